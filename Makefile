@@ -1,0 +1,52 @@
+# README's commands. Each target installs what it needs; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+UV := $(shell command -v uv 2>/dev/null || echo .venv/bin/uv)
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+export PATH := $(BIN):$(PATH)
+STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
+
+.PHONY: help venv lock fmt lint generate test clean
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(STAMP):
+	@command -v uv >/dev/null || { $(PYTHON) -m venv $(VENV) && $(VENV)/bin/python -m pip install -q uv; }
+	@[ -x $(VENV)/bin/python ] || $(UV) venv -q --python $(PYTHON) $(VENV)
+	@$(UV) pip install -q --python $(VENV)/bin/python --require-hashes -r requirements.lock
+	@printf '%s\n' $(CURDIR)/crds/src $(CURDIR)/gateway/src $(CURDIR)/loadtests/src > $$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tailrace.pth
+	@printf '#!%s\nimport sys\nfrom tailrace_gateway.cli import main\nsys.exit(main())\n' $(BIN)/python > $(VENV)/bin/tailrace && chmod +x $(VENV)/bin/tailrace
+	@touch $@
+
+venv: $(STAMP) ## Python environment in .venv, from requirements.lock
+
+lock: ## Recompute requirements.lock (after a change of a pyproject.toml)
+	uv pip compile -q --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
+	  --no-emit-package tailrace-contract crds/pyproject.toml gateway/pyproject.toml loadtests/pyproject.toml \
+	  --group pyproject.toml:dev -o requirements.lock
+
+generate: venv ## Rewrite what is derived from the contract
+	python -m tailrace_contract.generate
+
+fmt: venv ## Format everything
+	ruff format -q . && ruff check -q --fix .
+	cargo fmt
+
+lint: venv ## Formatting, types, layers, generated files, acceptance rows
+	ruff format --check . && ruff check .
+	mypy
+	lint-imports
+	python -m tailrace_contract.generate --check
+	cargo fmt --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+test: venv ## Every test that needs no cluster
+	cargo test --workspace
+	pytest
+
+clean: ## Remove what was built here
+	rm -rf .venv .demo .tailrace target

@@ -1,0 +1,33 @@
+"""Command line: writes the generated files, or with `--check` exits 1 when one differs."""
+
+import sys
+from pathlib import Path
+
+from tailrace_contract.generate import rust_codes
+
+
+def outputs() -> dict[str, str]:
+    """Path below the repository → text, for every generated file."""
+    return {"dataplane-rs/src/codes.rs": rust_codes.render()}
+
+
+def main(arguments: list[str]) -> int:
+    """Writes or checks; the repository is the working directory."""
+    stale = []
+    for name, text in outputs().items():
+        path = Path(name)
+        if path.exists() and path.read_text() == text:
+            continue
+        if "--check" in arguments:
+            stale.append(name)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    if stale:
+        sys.stderr.write(f"not up to date (run `make generate`): {', '.join(stale)}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

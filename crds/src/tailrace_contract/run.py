@@ -1,0 +1,92 @@
+"""One run: the record of one call, as the spool, the store and the API show it (docs/runs.md).
+
+A run id is (epoch, sequence). Text form: 16 hex digits of the epoch, `-`, 12 hex digits of the sequence (29 characters).
+An epoch is drawn by each serving thread at its start: 41 bits of ms since 1970 and 20 random bits, so it fits a signed 64-bit
+integer. Sequences of an epoch begin at 1 and have no gaps: count() = max(sequence) proves that nothing is missing.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+Epoch = NewType("Epoch", int)
+Sequence = NewType("Sequence", int)
+
+
+class ServedBy(StrEnum):
+    """Which process answered."""
+
+    DATA_PLANE = "dataplane"
+    GATEWAY = "gateway"
+    """Python alone (no data plane)."""
+    FORWARDED = "forwarded"
+    """Python answered, the data plane recorded."""
+
+
+class ClientClass(StrEnum):
+    """Where a call came from, without the address."""
+
+    LOOPBACK = "loopback"
+    PRIVATE = "private"
+    PUBLIC = "public"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call. Times in µs (`time_us` since 1970, at its end), sizes in bytes.
+
+    `query`, `query_version`, `key`, `connection` and `code` are empty when unknown (an unauthorised call has no key).
+    `status` is the HTTP status sent, 499 when the client left first; `code` is the error code, `aborted` for a
+    stream that was open when its process died. `batch` is how many calls shared the statement (1: alone).
+    `params` holds a JSON object only when the query says `record: params`.
+    """
+
+    epoch: Epoch
+    sequence: Sequence
+    time_us: int
+    duration_us: int
+    queue_us: int
+    database_us: int
+    query: str
+    query_version: str
+    key: str
+    connection: str
+    status: int
+    code: str
+    rows: int
+    bytes: int
+    batch: int
+    trace: str
+    client: ClientClass
+    served_by: ServedBy
+    params: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Text form of the run id."""
+        return run_id(self.epoch, self.sequence)
+
+
+def run_id(epoch: int, sequence: int) -> str:
+    """Writes a run id: `0000019f2b3c4d5e-00000000002a`."""
+    return f"{epoch:016x}-{sequence:012x}"
+
+
+def parse_run_id(text: str) -> tuple[Epoch, Sequence]:
+    """Reads a run id; ValueError when it is not exactly of that form."""
+    if len(text) != 29 or text[16] != "-" or not set(text[:16] + text[17:]) <= set("0123456789abcdef"):
+        raise ValueError("not a run id")
+    return Epoch(int(text[:16], 16)), Sequence(int(text[17:], 16))
+
+
+STORE_DDL = """
+CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE IF NOT EXISTS runs (
+    epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
+    time_us INTEGER NOT NULL, duration_us INTEGER NOT NULL, queue_us INTEGER NOT NULL, database_us INTEGER NOT NULL,
+    query INTEGER NOT NULL, query_version INTEGER NOT NULL, key INTEGER NOT NULL, connection INTEGER NOT NULL,
+    status INTEGER NOT NULL, code INTEGER NOT NULL, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, batch INTEGER NOT NULL,
+    trace BLOB, client INTEGER NOT NULL, served_by INTEGER NOT NULL, params TEXT,
+    PRIMARY KEY (epoch, seq)) WITHOUT ROWID;
+"""
+"""The embedded store (SQLite, WAL). The columns query … code hold `names.id`; client and served_by the position in their enum."""

@@ -1,0 +1,2 @@
+//! The program: parses its settings and runs the library.
+fn main() {}

@@ -1,0 +1,1 @@
+"""Gates that drive real processes: differential, faults, figures."""
