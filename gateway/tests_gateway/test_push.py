@@ -1,0 +1,134 @@
+"""The pusher against a stand-in for the data plane's socket."""
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tailrace_gateway.observe import Event, Observation
+from tailrace_gateway.push import Pusher
+
+
+class StandIn:
+    """Speaks `/plans`; `refuse` makes it answer 400."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.version = 0
+        self.puts: list[bytes] = []
+        self.refuse = False
+        self.mute = False
+        self.writers: list[asyncio.StreamWriter] = []
+        self.server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        self.server = await asyncio.start_unix_server(self._serve, str(self.path), limit=1 << 24)
+
+    async def stop(self) -> None:
+        assert self.server
+        self.server.close()
+        for writer in self.writers:
+            writer.close()
+        self.writers.clear()
+        self.path.unlink(missing_ok=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                length = next((int(line.split(":")[1]) for line in head.split("\r\n") if line.lower().startswith("content-length")), 0)
+                body = await reader.readexactly(length)
+                status = "200 OK"
+                if head.startswith("PUT /plans "):
+                    self.puts.append(body)
+                    if self.refuse:
+                        status = "400 Bad Request"
+                    else:
+                        self.version = json.loads(body)["version"]
+                answer = json.dumps({"version": self.version, "refused": []}).encode()
+                writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(answer)}\r\n\r\n".encode())
+                writer.write(answer[:5])
+                await writer.drain()
+                writer.write(answer[5:])
+
+
+def body(version: int) -> bytes:
+    return json.dumps({"version": version, "pad": "x" * 300_000}).encode()
+
+
+@pytest.fixture
+def seen() -> list[Observation]:
+    return []
+
+
+async def within(awaitable: object) -> None:
+    async with asyncio.timeout(20):
+        await awaitable  # type: ignore[misc]
+
+
+async def test_pushes_changes_and_again_after_a_restart(tmp_path: Path, seen: list[Observation]) -> None:
+    plane = StandIn(tmp_path / "s")
+    pusher = Pusher(plane.path, seen.append)
+    task = asyncio.create_task(pusher.run())
+    try:
+        pusher.offer(7, body(7))
+        await plane.start()
+        await within(pusher.acknowledged(7))
+        pusher.offer(8, body(8))
+        await within(pusher.acknowledged(8))
+        assert [json.loads(put)["version"] for put in plane.puts] == [7, 8]
+        await plane.stop()
+        fresh = StandIn(plane.path)
+        await fresh.start()
+        while not fresh.puts:
+            await asyncio.sleep(0.01)
+        await within(pusher.acknowledged(8))
+        assert fresh.version == 8
+        await fresh.stop()
+    finally:
+        task.cancel()
+    events = [observed.event for observed in seen]
+    assert events.count(Event.DATA_PLANE_CONNECTED) == 2
+    assert Event.DATA_PLANE_GONE in events
+
+
+async def test_another_version_in_the_data_plane_is_put_right(tmp_path: Path, seen: list[Observation]) -> None:
+    plane = StandIn(tmp_path / "s")
+    await plane.start()
+    pusher = Pusher(plane.path, seen.append)
+    pusher.offer(3, body(3))
+    task = asyncio.create_task(pusher.run())
+    try:
+        await within(pusher.acknowledged(3))
+        plane.version = 0
+        while len(plane.puts) < 2:
+            await asyncio.sleep(0.01)
+        assert plane.version == 3
+    finally:
+        task.cancel()
+        await plane.stop()
+
+
+async def test_a_refused_snapshot_is_told_and_not_sent_again(tmp_path: Path, seen: list[Observation]) -> None:
+    plane = StandIn(tmp_path / "s")
+    plane.refuse = True
+    await plane.start()
+    pusher = Pusher(plane.path, seen.append)
+    pusher.offer(3, body(3))
+    task = asyncio.create_task(pusher.run())
+    try:
+        while pusher.status.refused is None:
+            await asyncio.sleep(0.01)
+        assert pusher.status.refused_status == 400
+        await asyncio.sleep(1.2)
+        assert len(plane.puts) == 1
+        plane.refuse = False
+        pusher.offer(4, body(4))
+        await within(pusher.acknowledged(4))
+        assert pusher.status.refused is None
+    finally:
+        task.cancel()
+        await plane.stop()
+    assert [observed.fields for observed in seen if observed.event is Event.PLANS_REFUSED] == [{"version": 3, "status": 400}]
