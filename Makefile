@@ -9,7 +9,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv lock fmt lint generate test clean
+.PHONY: help venv lock fmt lint generate deny build test clean
+
+TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +45,14 @@ lint: venv ## Formatting, types, layers, generated files, acceptance rows
 	python -m tailrace_contract.generate --check
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	python .ci/acceptance.py
+
+deny: ## Licences, bans and sources of every crate (deny.toml)
+	@[ -x $(TOOLS)/bin/cargo-deny ] || cargo install -q --locked --root $(TOOLS) --target-dir $(TOOLS)/target cargo-deny@0.20.2
+	$(TOOLS)/bin/cargo-deny --offline --log-level error check licenses bans sources
+
+build: ## Release builds of the data plane and the load generator
+	cargo build --release --workspace
 
 test: venv ## Every test that needs no cluster
 	cargo test --workspace
