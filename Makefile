@@ -49,7 +49,7 @@ lint: venv ## Formatting, types, layers, generated files, acceptance rows
 
 deny: ## Licences, bans and sources of every crate (deny.toml)
 	@[ -x $(TOOLS)/bin/cargo-deny ] || cargo install -q --locked --root $(TOOLS) --target-dir $(TOOLS)/target cargo-deny@0.20.2
-	$(TOOLS)/bin/cargo-deny --offline --log-level error check licenses bans sources
+	$(TOOLS)/bin/cargo-deny --locked --log-level error check licenses bans sources
 
 build: ## Release builds of the data plane and the load generator
 	cargo build --release --workspace
