@@ -6,7 +6,6 @@ from fnmatch import fnmatchcase
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tailrace_contract import duration, ids, keys
 
 
