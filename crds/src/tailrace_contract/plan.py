@@ -116,6 +116,8 @@ class Encoding(StrEnum):
     """Embedded as it is, line breaks outside strings removed."""
     STORAGE = "storage"
     """SQLite: by the storage class of each value."""
+    STORAGE_QUOTED = "storagequoted"
+    """The same, INTEGER as a string: under `http.bigNumbers: string`."""
 
 
 class ColumnPlan(Plan):

@@ -30,7 +30,8 @@ pub struct Ask {
     pub statement: Arc<crate::plan::snapshot::StatementPlan>,
     /// What the Prepare must describe, else `Failure::Stale`. Empty for writes that return nothing.
     pub columns: Arc<[crate::plan::snapshot::ColumnPlan]>,
-    /// One value per *place* of the statement: i32 length (big endian, -1 NULL), then text.
+    /// One value per *place* of the statement: i32 length (big endian, -1 NULL), then PostgreSQL's text form;
+    /// for SQLite a `Storage` tag and its bytes, as in rows (the type says how it is bound).
     pub values: Vec<u8>,
     /// Rows after which to stop; one more is never fetched. None: all.
     pub limit: Option<u32>,

@@ -73,6 +73,8 @@ words! {
         Json,
         /// SQLite storage class.
         Storage,
+        /// SQLite storage class, INTEGER as a string.
+        StorageQuoted,
     }
     /// The shape of an answer.
     pub enum Returns {
