@@ -3,6 +3,9 @@
 //! A call's way: `http` (bytes → request) → `auth` → `plan` → `params` → `lanes` → `engine` → `encode` → `runs` → `http`.
 #[rustfmt::skip]
 pub mod codes;
+pub mod encode;
 pub mod engine;
+#[cfg(test)]
+pub(crate) mod golden;
 pub mod plan;
 pub mod runs;
