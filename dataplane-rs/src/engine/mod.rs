@@ -5,6 +5,8 @@ use crate::codes::Code;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub mod postgres;
+
 /// First byte of a SQLite value in DataRow form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -33,7 +35,7 @@ pub struct Ask {
     /// One value per *place* of the statement: i32 length (big endian, -1 NULL), then PostgreSQL's text form;
     /// for SQLite a `Storage` tag and its bytes, as in rows (the type says how it is bound).
     pub values: Vec<u8>,
-    /// Rows after which to stop; one more is never fetched. None: all.
+    /// Rows after which to stop; one more is never fetched, so ask for one more than is shown to learn whether there is one. None: all.
     pub limit: Option<u32>,
     /// When the caller has waited long enough, queueing included.
     pub deadline: Instant,
@@ -59,11 +61,17 @@ pub struct Idempotency {
     pub caller: Arc<str>,
     /// The caller's Idempotency-Key.
     pub key: String,
+    /// Name of the query, for people who read the table.
+    pub query: Arc<str>,
     /// Hex SHA-256 over query name, version-independent, and the bound values.
     pub arguments: String,
 }
 
 /// What an engine says of one `Ask`, in order: any number of `Rows`, then exactly one of the others.
+///
+/// A caller who leaves drops the receiver: the statement is cancelled in the database. To learn the outcome of a write
+/// all the same it calls `close()` on the receiver and goes on receiving: `Done` if it was committed, else `Failed`.
+/// The last event always has room in the channel.
 #[derive(Debug)]
 pub enum Event {
     /// Whole rows in DataRow form, one after the other, at most about 64 KiB.
@@ -77,7 +85,7 @@ pub enum Event {
     Done {
         /// Rows changed (writes) or 0.
         affected: u64,
-        /// Stopped at `limit` with more to come.
+        /// Stopped at `limit`; whether another row follows is not known.
         more: bool,
         /// Time at the database, µs.
         database_us: u64,
@@ -115,6 +123,9 @@ pub enum Failure {
     /// Same Idempotency-Key, still running.
     #[error("the idempotency key is still running")]
     IdempotencyRunning,
+    /// The caller left first; nothing was committed.
+    #[error("the caller left")]
+    Cancelled,
     /// A message that we cannot read.
     #[error("the database sent what cannot be read")]
     Protocol,
@@ -130,6 +141,7 @@ impl Failure {
             Self::Stale => Code::PlanStale,
             Self::Constraint => Code::ConstraintViolation,
             Self::Refused(_) | Self::Protocol => Code::DatabaseError,
+            Self::Cancelled => Code::ClientClosed,
             Self::IdempotencyMismatch => Code::IdempotencyMismatch,
             Self::IdempotencyRunning => Code::IdempotencyInProgress,
         }
