@@ -1,5 +1,14 @@
 //! Runs: every call recorded before its answer leaves. A thread's `Recorder` appends records of one turn and commits them with
 //! one write(2) to its spool segment; a shipper thread carries segments to the store and frees them.
+//!
+//! `layout` is the form of a segment (pure), `record` the thread-owned writer, `spool` the directory that all share,
+//! `ship` the way to the store.
+pub mod layout;
+pub mod record;
+pub mod spool;
+
+pub use record::{Client, Close, Forwarded, Names, Open, QueryNames, Recorder, Run, ServedBy};
+pub use spool::{Spool, SpoolError};
 
 /// (epoch, sequence); sequences of an epoch begin at 1 and have no gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
