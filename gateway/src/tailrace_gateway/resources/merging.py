@@ -1,0 +1,159 @@
+"""What files say now, together with what held before, becomes what holds from now on ("last good, or refuse"). Pure.
+
+- A file that can't be read or parsed: everything that came from it holds on.
+- A document that is wrong: its last good form holds on; one that never had a good form is absent.
+- Whatever else changed applies at once, so that a fault in one place never keeps a key alive that was suspended in another.
+- Two documents of one name: neither is taken; the last good form holds on.
+- A resource that no file has any more is gone at once.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+from tailrace_contract import rules
+from tailrace_contract.apikey import ApiKey
+from tailrace_contract.document import Resource, read
+from tailrace_contract.findings import Finding
+from tailrace_contract.resource import GROUP, Kind
+
+from tailrace_gateway.resources.manifest import read_manifests
+from tailrace_gateway.resources.secretdoc import Secret, is_secret, read_secret
+from tailrace_gateway.resources.state import Held, Located, Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One document of a file. `identity` is `KIND NAMESPACE/NAME`, None when it can't be told."""
+
+    origin: Origin
+    identity: str | None
+    content: Resource | Secret | None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FileReading:
+    """One file as it is now. `broken`: it can't be read whole, so what else it may hold is unknown."""
+
+    file: str
+    entries: tuple[Entry, ...] = ()
+    broken: tuple[Located, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """What holds: resources and Secrets by identity, each with its origin."""
+
+    resources: Mapping[str, Held] = field(default_factory=dict)
+    secrets: Mapping[str, tuple[Secret, Origin]] = field(default_factory=dict)
+
+
+def read_file(file: str, text: str) -> FileReading:
+    """Parses and checks one file's text."""
+    manifests, errors = read_manifests(text)
+    if errors:
+        return FileReading(file, (), tuple(Located(file, e.line, e.column, Finding((), e.message, e.hint)) for e in errors))
+    entries = []
+    for manifest in manifests:
+        origin = Origin(file, manifest.index, manifest.line, text)
+        if (entry := _entry(manifest.value, origin)) is not None:
+            entries.append(entry)
+    return FileReading(file, tuple(entries))
+
+
+def _entry(value: JsonValue, origin: Origin) -> Entry | None:
+    if is_secret(value):
+        secret = read_secret(value)
+        if isinstance(secret, Secret):
+            return Entry(origin, f"Secret {secret.ref}", secret)
+        return Entry(origin, _identity(value), None, tuple(secret))
+    if _foreign(value):
+        return None
+    resource = read(value)
+    if isinstance(resource, list):
+        return Entry(origin, _identity(value), None, tuple(resource))
+    return Entry(origin, f"{resource.kind} {resource.ref}", resource)
+
+
+def _foreign(value: JsonValue) -> bool:
+    """Whether a document is another program's: a Kubernetes kind of another group."""
+    if not isinstance(value, dict) or value.get("kind") in tuple(Kind):
+        return False
+    version = value.get("apiVersion")
+    return isinstance(version, str) and not version.startswith(f"{GROUP}/") and isinstance(value.get("kind"), str)
+
+
+def _identity(value: JsonValue) -> str | None:
+    if not isinstance(value, dict) or not isinstance(metadata := value.get("metadata"), dict):
+        return None
+    kind, name, namespace = value.get("kind"), metadata.get("name"), metadata.get("namespace", "default")
+    if kind not in (*Kind, "Secret") or not isinstance(name, str) or not isinstance(namespace, str):
+        return None
+    return f"{kind} {namespace}/{name}"
+
+
+def merge(before: Good, readings: Iterable[FileReading]) -> tuple[Good, tuple[Located, ...]]:
+    """What holds now, and everything that is wrong, in the order of files and lines."""
+    readings = list(readings)
+    findings: list[Located] = []
+    resources: dict[str, Held] = {}
+    secrets: dict[str, tuple[Secret, Origin]] = {}
+    kept_files: set[str] = set()
+    kept: set[str] = set()
+    seen: dict[str, Origin] = {}
+    for reading in readings:
+        findings += reading.broken
+        if reading.broken:
+            kept_files.add(reading.file)
+        for entry in reading.entries:
+            found = list(entry.findings)
+            if entry.identity is None:
+                kept_files.add(reading.file)
+            elif entry.identity in seen:
+                first = seen[entry.identity]
+                found.append(
+                    Finding(
+                        ("metadata", "name"),
+                        f"a second {entry.identity}: the first is in {first.file}:{first.line}",
+                        "rename or remove one",
+                    )
+                )
+                resources.pop(entry.identity, None)
+                secrets.pop(entry.identity, None)
+            else:
+                seen[entry.identity] = entry.origin
+                found += _moved(before, entry)
+            if found:
+                findings += [_located(entry, finding) for finding in found]
+                if entry.identity is not None:
+                    kept.add(entry.identity)
+            elif isinstance(entry.content, Secret):
+                secrets[str(entry.identity)] = (entry.content, entry.origin)
+            elif entry.content is not None:
+                resources[str(entry.identity)] = Held(entry.content, entry.origin)
+    for identity, held in before.resources.items():
+        if identity in kept or (_within(held.origin.file, kept_files) and identity not in seen):
+            resources.setdefault(identity, held)
+    for identity, (secret, origin) in before.secrets.items():
+        if identity in kept or (_within(origin.file, kept_files) and identity not in seen):
+            secrets.setdefault(identity, (secret, origin))
+    return Good(resources, secrets), tuple(findings)
+
+
+def _within(file: str, places: set[str]) -> bool:
+    """Whether a file is one of these, or stands in one of these directories."""
+    return any(file == place or file.startswith(f"{place.rstrip('/')}/") for place in places)
+
+
+def _moved(before: Good, entry: Entry) -> list[Finding]:
+    old = before.resources.get(str(entry.identity))
+    if not isinstance(entry.content, ApiKey) or old is None or not isinstance(old.resource, ApiKey):
+        return []
+    finding = rules.moved(old.resource.spec.query_api_ref.name, entry.content.spec.query_api_ref.name)
+    return [] if finding is None else [finding]
+
+
+def _located(entry: Entry, finding: Finding) -> Located:
+    line, column = entry.origin.place(finding.path)
+    return Located(entry.origin.file, line, column, finding, entry.identity or "")

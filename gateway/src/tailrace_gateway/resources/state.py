@@ -1,0 +1,106 @@
+"""What a source of resources gives: one whole, checked state at a time. Pure values and the interface; no IO.
+
+A state is complete in itself: whoever gets it needs nothing of an earlier one. It holds the last good form of every resource, what is
+wrong with newer forms (`findings`), and whether anything served is older than what stands in the source (`stale`).
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tailrace_contract.apikey import ApiKey
+from tailrace_contract.document import Resource
+from tailrace_contract.findings import Finding, Path
+from tailrace_contract.ids import Ref
+from tailrace_contract.queryapi import QueryAPI
+from tailrace_contract.resource import Kind
+from tailrace_contract.runstore import RunStore
+
+from tailrace_gateway.resources.manifest import locate
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a document stands: file, position among the file's documents, first line, and the file's text at that time."""
+
+    file: str
+    index: int = 0
+    line: int = 1
+    text: str = field(default="", repr=False, compare=False)
+
+    def place(self, path: Path) -> tuple[int, int]:
+        """Line and column of a path within the document. Reads the text again: for messages only."""
+        return locate(self.text, self.index, path) if self.text else (self.line, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A finding with the file, line and column (from 1) it belongs to. `unit` is the resource, as `QueryAPI retail/shop`, if known."""
+
+    file: str
+    line: int
+    column: int
+    finding: Finding
+    unit: str = ""
+
+    @property
+    def where(self) -> str:
+        """`shop.yaml:12:7`."""
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The form of a resource that is in force, and where it came from."""
+
+    resource: Resource
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceState:
+    """Everything that is in force now. `held` is by identity: `KIND NAMESPACE/NAME`.
+
+    `digests`: SHA-256 of each ApiKey's text; `keyless`: why a key has none (a sentence without a value). `secrets` changes whenever a
+    value that the resources refer to does (a digest, never the values). `files` is how many were read.
+    """
+
+    held: Mapping[str, Held]
+    findings: tuple[Located, ...] = ()
+    digests: Mapping[Ref, str] = field(default_factory=dict)
+    keyless: Mapping[Ref, str] = field(default_factory=dict)
+    secrets: str = ""
+    files: int = 0
+
+    @property
+    def stale(self) -> bool:
+        """Whether something in the source could not be taken, so that an older form (or nothing) holds in its place."""
+        return bool(self.findings)
+
+    @property
+    def query_apis(self) -> dict[Ref, QueryAPI]:
+        """By namespace and name."""
+        return {each.resource.ref: each.resource for each in self.held.values() if isinstance(each.resource, QueryAPI)}
+
+    @property
+    def api_keys(self) -> dict[Ref, ApiKey]:
+        """By namespace and name."""
+        return {each.resource.ref: each.resource for each in self.held.values() if isinstance(each.resource, ApiKey)}
+
+    @property
+    def run_stores(self) -> dict[Ref, RunStore]:
+        """By namespace and name."""
+        return {each.resource.ref: each.resource for each in self.held.values() if isinstance(each.resource, RunStore)}
+
+    def origin(self, kind: Kind, ref: Ref) -> Origin:
+        """Where a resource stands; an empty origin when there is none."""
+        held = self.held.get(f"{kind} {ref}")
+        return held.origin if held is not None else Origin("")
+
+
+class ResourceSource(Protocol):
+    """Where resources come from: files now, a Kubernetes watch later."""
+
+    def states(self) -> AsyncIterator[ResourceState]:
+        """The state now, then each later one as soon as it is known. Never ends by itself and never raises for what stands in the source."""
+        ...
