@@ -57,7 +57,6 @@ def ask(
         statement=StatementPlan(sql=sql, params=tuple(range(len(values))), oids=oids),
         columns=columns,
         values=values,
-        types=(None,) * len(values),
         limit=None,
         deadline_s=asyncio.get_running_loop().time() + seconds,
     )

@@ -1,7 +1,7 @@
 """Databases as the serving side sees them: one way in (`Ask`), one way out (an async stream of `Rows`, then `Done`), whatever the engine.
 
-The twin of `dataplane-rs/src/engine/mod.rs`. Values are bytes or None (NULL): PostgreSQL's text form; SQLite's begin with a tag of the
-storage class (`i` decimal digits, `r` 8 bytes of an f64 in big endian, `t` UTF-8, `b` raw). No IO here.
+The twin of `dataplane-rs/src/engine/mod.rs`. Values of rows are PostgreSQL's text form (bytes), or what SQLite's driver gives by storage
+class (int, float, str, bytes); None is NULL. No IO here.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from tailrace_contract.plan import ColumnPlan, ConnectionPlan, ParamType, StatementPlan
+from tailrace_contract.plan import ColumnPlan, ConnectionPlan, StatementPlan
 
 Value = bytes | None
-Row = Sequence[Value]
+"""What is bound to a place; None is NULL."""
+
+Row = Sequence[bytes | int | float | str | None]
+"""The columns of one row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,7 @@ class Idempotency:
 class Ask:
     """One statement.
 
-    `values`: one text per place of the statement. `types`: the declared type of each place, None for places of a page (SQLite binds
-    by it). `limit`: rows after which to stop, None for all. `deadline_s`: on the event loop's clock, queueing included.
+    `values`: one per place of the statement: PostgreSQL's text form, or on SQLite a storage tag and bytes (`serve.values.untag`). `limit`: rows after which to stop, None for all. `deadline_s`: on the event loop's clock, queueing included.
     `trace`: a strictly checked traceparent of a sampled call.
     """
 
@@ -39,7 +41,6 @@ class Ask:
     statement: StatementPlan
     columns: tuple[ColumnPlan, ...]
     values: tuple[Value, ...]
-    types: tuple[ParamType | None, ...]
     limit: int | None
     deadline_s: float
     write: bool = False

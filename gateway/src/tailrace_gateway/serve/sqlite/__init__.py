@@ -1,0 +1,1 @@
+"""Statements on SQLite by the standard library's driver, on threads of their own."""
