@@ -7,5 +7,6 @@ pub mod encode;
 pub mod engine;
 #[cfg(test)]
 pub(crate) mod golden;
+pub mod http;
 pub mod plan;
 pub mod runs;

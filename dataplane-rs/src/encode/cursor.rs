@@ -124,12 +124,14 @@ fn stored(value: &[u8], plain: &mut Vec<u8>) -> Result<(), Malformed> {
 fn restored(text: &str) -> Option<Vec<u8>> {
     let (tag, rest) = text.split_at_checked(1)?;
     match tag {
-        "i" | "t" => Some(text.as_bytes().to_vec()),
+        "i" if rest.bytes().all(|b| b.is_ascii_digit() || b == b'-') && rest.parse::<i64>().is_ok() => Some(text.as_bytes().to_vec()),
+        "t" => Some(text.as_bytes().to_vec()),
         "r" => {
             let real: f64 = match rest {
                 "Infinity" => f64::INFINITY,
                 "-Infinity" => f64::NEG_INFINITY,
-                _ => rest.parse().ok()?,
+                _ if rest.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e')) => rest.parse().ok()?,
+                _ => return None,
             };
             Some([b"r".as_slice(), &real.to_be_bytes()].concat())
         }
@@ -147,4 +149,58 @@ pub(super) fn hmac<M: KeyInit + Mac>(key: &[u8], message: &[u8]) -> Vec<u8> {
     let mut state: M = keyed(key);
     state.update(message);
     state.finalize().into_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use crate::golden::{hex, vectors};
+    use serde_json::Value;
+
+    fn subject(vector: &Value) -> Subject<'_> {
+        let text = |name: &str| vector[name].as_str().unwrap();
+        Subject { key: text("key"), query: text("query"), version: text("version") }
+    }
+
+    fn value(text: &str) -> Vec<u8> {
+        match text.split_once(':') {
+            Some((tag @ ("r" | "b"), digits)) => [tag.as_bytes(), &hex(digits)].concat(),
+            _ => text.as_bytes().to_vec(),
+        }
+    }
+
+    #[test]
+    fn as_the_vectors_say() {
+        let file = vectors("cursors.json");
+        let sealer = CursorKey::derive(&hex(file["secret"].as_str().unwrap()).try_into().unwrap());
+        for vector in file["cases"].as_array().unwrap() {
+            let engine: Engine = serde_json::from_value(vector["engine"].clone()).unwrap();
+            // The row has another column in front; keys name it from behind.
+            let values = vector["values"].as_array().unwrap();
+            let (mut row, mut framed) = ((-1i32).to_be_bytes().to_vec(), Vec::new());
+            for text in values {
+                let value = value(text.as_str().unwrap());
+                framed.extend_from_slice(&i32::try_from(value.len()).unwrap().to_be_bytes());
+                framed.extend_from_slice(&value);
+            }
+            row.extend_from_slice(&framed);
+            let keys: Vec<_> =
+                (0..values.len()).map(|n| PageKeyPlan { column: u32::try_from(n + 1).unwrap(), descending: false }).collect();
+            let mut cursor = Vec::new();
+            sealer.seal(subject(vector), &row, &keys, engine, &mut cursor).unwrap();
+            assert_eq!(std::str::from_utf8(&cursor).unwrap(), vector["cursor"].as_str().unwrap(), "{vector}");
+            let mut opened = Vec::new();
+            sealer.open(subject(vector), &cursor, keys.len(), engine, &mut opened).unwrap();
+            assert_eq!(opened, framed);
+            let null = [PageKeyPlan { column: 0, descending: false }];
+            assert_eq!(sealer.seal(subject(vector), &row, &null, engine, &mut cursor), Err(Malformed));
+        }
+        for vector in file["invalid"].as_array().unwrap() {
+            let engine: Engine = serde_json::from_value(vector["engine"].clone()).unwrap();
+            let (cursor, keys) = (vector["cursor"].as_str().unwrap(), usize::try_from(vector["keys"].as_u64().unwrap()).unwrap());
+            let opened = sealer.open(subject(vector), cursor.as_bytes(), keys, engine, &mut Vec::new());
+            assert_eq!(opened, Err(InvalidCursor), "{vector}");
+        }
+    }
 }

@@ -42,3 +42,30 @@ pub fn write(code: Code, run: Option<RunId>, faults: &[(String, Fault)], out: &m
 fn text(value: &str, out: &mut Vec<u8>) {
     let _valid = string(value.as_bytes(), out); // a str is UTF-8
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use crate::golden::vectors;
+
+    #[test]
+    fn as_the_vectors_say() {
+        const FAULTS: [Fault; 3] = [Fault::Type, Fault::Unknown, Fault::MinLength];
+        for vector in vectors("problems.json").as_array().unwrap() {
+            let code = Code::ALL.into_iter().find(|code| code.name() == vector["code"]).unwrap();
+            let number = |n: usize| u64::from_str_radix(vector["run"][n].as_str().unwrap(), 16).unwrap();
+            let run = vector["run"].is_array().then(|| RunId { epoch: number(0), sequence: number(1) });
+            let fault = |name: &str| FAULTS.into_iter().find(|fault| fault.code() == name).unwrap();
+            let faults: Vec<_> = vector["faults"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|f| (f[0].as_str().unwrap().to_owned(), fault(f[1].as_str().unwrap())))
+                .collect();
+            let mut out = Vec::new();
+            write(code, run, &faults, &mut out);
+            assert_eq!(std::str::from_utf8(&out).unwrap(), vector["body"].as_str().unwrap());
+        }
+    }
+}

@@ -1,0 +1,2 @@
+//! HTTP: bytes → request, answer → bytes.
+pub mod negotiate;
