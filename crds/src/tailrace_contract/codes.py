@@ -124,3 +124,6 @@ class Refusal(StrEnum):
     UNSUPPORTED_ENGINE = "unsupported_engine"
     MISSING_SECRET = "missing_secret"
     INVALID_URL = "invalid_url"
+    INVALID_KEY = "invalid_key"
+    UNKNOWN_MASK = "unknown_mask"
+    INVALID_PARAMETER = "invalid_parameter"

@@ -1,0 +1,115 @@
+"""What is compiled: one API with its connections, queries, roles and keys, free of YAML and of the resources' shape.
+
+Rejects nothing, does no IO; `tailrace_contract.resource` validates before, `compile.resources` maps to these.
+"""
+
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+from tailrace_contract.plan import ApiPlan, Mask, Missing, ParamType, Pooler, Returns, Source
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSpec:
+    """One database. `url_file` names the mounted file with its URL; the URL itself is read where it is used and kept nowhere."""
+
+    name: str
+    url_file: str
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    max_connections: int = 8
+    statement_timeout_ms: int = 30_000
+    session: tuple[tuple[str, str], ...] = ()
+    pooler: Pooler = Pooler.NONE
+    idempotency_table: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSpec:
+    """A declared parameter, with the meaning of `ParamPlan`."""
+
+    name: str
+    type: ParamType
+    array: bool = False
+    required: bool = False
+    nullable: bool = False
+    default: JsonValue = None
+    enum: tuple[JsonValue, ...] | None = None
+    minimum: str | None = None
+    maximum: str | None = None
+    min_length: int | None = None
+    max_length: int | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PageSpec:
+    """Keyset paging by output columns."""
+
+    key: tuple[str, ...]
+    default_size: int = 50
+    max_size: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySpec:
+    """A saved query as its author wrote it. `place` says where (`shop.yaml:12`), for messages."""
+
+    name: str
+    connection: str
+    sql: str = field(repr=False)
+    params: tuple[ParamSpec, ...] = ()
+    returns: Returns = Returns.MANY
+    missing: Missing = Missing.ERROR
+    write: bool = False
+    timeout_ms: int | None = None
+    page: PageSpec | None = None
+    record_params: bool = False
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSpec:
+    """`column` as SQL names it: `customers.email`, `shop.customers."E-Mail"`."""
+
+    column: str
+    with_: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSpec:
+    """What a key may be given. `tables` None: every table but the system's."""
+
+    name: str
+    queries: tuple[str, ...] = ("*",)
+    tables: tuple[str, ...] | None = None
+    masks: tuple[MaskSpec, ...] = ()
+    filter_on_masked: bool = False
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySpec:
+    """A live ApiKey: digests only. A suspended one is left out before."""
+
+    id: str
+    sha256: tuple[str, ...]
+    role: str
+    bind: dict[str, JsonValue] = field(default_factory=dict)
+    not_before_us: int | None = None
+    not_after_us: int | None = None
+    cidrs: tuple[str, ...] = ()
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiSpec:
+    """A whole API."""
+
+    api: ApiPlan
+    connections: tuple[ConnectionSpec, ...] = ()
+    queries: tuple[QuerySpec, ...] = ()
+    roles: tuple[RoleSpec, ...] = ()
+    keys: tuple[KeySpec, ...] = ()
+    sources: tuple[Source, ...] = ()
