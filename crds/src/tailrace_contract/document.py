@@ -30,12 +30,12 @@ LATER = (
 """Fields that the design has and this version does not: their hint says so instead of guessing another name."""
 
 _BOUNDS = {
-    "greater_than_equal": ("ge", "must be at least {}"),
-    "less_than_equal": ("le", "must be at most {}"),
-    "string_too_short": ("min_length", "must have at least {} characters"),
-    "string_too_long": ("max_length", "must have at most {} characters"),
-    "too_short": ("min_length", "must have at least {} entries"),
-    "too_long": ("max_length", "must have at most {} entries"),
+    "greater_than_equal": ("ge", "must be at least {}", "raise it"),
+    "less_than_equal": ("le", "must be at most {}", "lower it"),
+    "string_too_short": ("min_length", "must have at least {} characters", "write more"),
+    "string_too_long": ("max_length", "must have at most {} characters", "shorten it"),
+    "too_short": ("min_length", "must have at least {} entries", "add what is missing"),
+    "too_long": ("max_length", "must have at most {} entries", "remove some"),
 }
 _TYPES = {
     "string_type": "must be text",
@@ -132,16 +132,18 @@ def _finding(kind: str, path: Path, context: dict[str, Any], message: str, value
     if kind == "missing":
         return Finding(path, f"{field}: is required", "add it")
     if kind in _BOUNDS:
-        limit, text = _BOUNDS[kind]
-        return Finding(path, f"{field}: {text.format(context.get(limit, context.get('max_length', context.get('min_length'))))}")
+        limit, text, hint = _BOUNDS[kind]
+        return Finding(path, f"{field}: {text.format(context[limit])}", hint)
     if kind in ("enum", "literal_error"):
-        hint = 'write "null" in quotes: without them YAML reads nothing' if value is None and "null" in str(context) else ""
+        hint = (
+            'write "null" in quotes: without them YAML reads nothing' if value is None and "null" in str(context) else "choose one of them"
+        )
         return Finding(path, f"{field}: must be one of {context['expected'].replace(chr(39), '').replace(' or ', ', ')}", hint)
     if kind == "string_pattern_mismatch":
         return Finding(path, f"{field}: has the wrong form", _PATTERN_HINTS.get(context["pattern"], f"it must match {context['pattern']}"))
     if kind == "value_error":
         problem, _, hint = str(context["error"]).partition(": ")
-        return Finding(path, f"{field}: {problem}", hint)
+        return Finding(path, f"{field}: {problem}", hint or "correct it")
     if kind in ("timezone_aware", "timezone_naive", "datetime_parsing", "datetime_from_date_parsing", "datetime_type"):
         return Finding(path, f"{field}: must be a time with its zone", "write it like 2027-01-31T00:00:00Z")
     return Finding(path, f"{field}: {_TYPES.get(kind, message[:1].lower() + message[1:])}", _type_hint(kind, value))
@@ -150,7 +152,7 @@ def _finding(kind: str, path: Path, context: dict[str, Any], message: str, value
 def _type_hint(kind: str, value: object) -> str:
     if kind == "string_type" and value is not None and not isinstance(value, dict | list):
         return "put it in quotes"
-    return "remove the field or give it a value" if value is None else ""
+    return "remove the field or give it a value" if value is None else "correct it"
 
 
 def _unknown_hint(field: str, model: type[BaseModel] | None) -> str:
@@ -158,4 +160,4 @@ def _unknown_hint(field: str, model: type[BaseModel] | None) -> str:
         return "this version does not have it yet: remove it"
     known = [each.alias or name for name, each in (model.model_fields if model is not None else {}).items()]
     close = difflib.get_close_matches(field, known, 1, 0.6) or difflib.get_close_matches(field.lower(), known, 1, 0.6)
-    return f"did you mean {close[0]}?" if close else f"the fields here are {', '.join(known)}" if known else ""
+    return f"did you mean {close[0]}?" if close else f"the fields here are {', '.join(known)}" if known else "remove it"

@@ -100,7 +100,7 @@ def read_decimal(value: object) -> str:
         return str(value)
     if isinstance(value, str) and len(value) <= 400 and _DECIMAL.fullmatch(value):
         return value
-    raise ValueError('write a whole number, or a decimal in quotes such as "0.5"')
+    raise ValueError('is no exact number: write a whole number, or a decimal in quotes such as "0.5"')
 
 
 DurationMs = Annotated[

@@ -23,6 +23,8 @@ Check = Callable[[Node], Iterable[Path]]
 class Rule:
     """One rule. `at` says where: field names from the root, `*` for every element of a list or value of a map.
 
+    `message` names the field and, behind the semicolon, the fix: whole in the CRD, as message and hint of a finding in Python.
+
     `cel` is empty when CEL can't say it (values of any type, exact decimals): then only Python holds it, before anything is served.
     """
 
@@ -157,70 +159,75 @@ _QUERY = ("spec", "queries", "*")
 _PARAMETER = (*_QUERY, "params", "*")
 _ITEMS = (*_PARAMETER, "items")
 _ROLE = ("spec", "roles", "*")
-_NAMED_TWICE = "{0}: two entries have this name: rename or remove one"  # In CRDs: list-type map with the key `name`.
-_CIDR = "{0}: each must be a network such as 10.0.0.0/8, without host bits: clear the bits behind the prefix"
+_NAMED_TWICE = "{0}: two entries have this name; rename or remove one"  # In CRDs: list-type map with the key `name`.
+_CIDR = "{0}: each must be a network such as 10.0.0.0/8, without host bits; clear the bits behind the prefix"
 
 
 def _element_rules(at: tuple[str, ...]) -> tuple[Rule, ...]:
     return (
-        Rule(at, "minimum, maximum: only for type integer or number: remove them", _bounds_of_type,
+        Rule(at, "minimum, maximum: only for type integer or number; remove them", _bounds_of_type,
              "self.type in ['integer', 'number'] || !(has(self.minimum) || has(self.maximum))"),
-        Rule(at, "minLength, maxLength, pattern: only for type string: remove them", _lengths_of_type,
+        Rule(at, "minLength, maxLength, pattern: only for type string; remove them", _lengths_of_type,
              "self.type == 'string' || !(has(self.minLength) || has(self.maxLength) || has(self.pattern))"),
-        Rule(at, "minLength must not exceed maxLength: lower the one or raise the other",
+        Rule(at, "minLength must not exceed maxLength; lower the one or raise the other",
              _when("minLength", lambda e: "minLength" in e and "maxLength" in e and e["minLength"] > e["maxLength"]),
              "!has(self.minLength) || !has(self.maxLength) || self.minLength <= self.maxLength"),
-        Rule(at, "minimum must not exceed maximum: lower the one or raise the other", _crossed),
+        Rule(at, "minimum must not exceed maximum; lower the one or raise the other", _crossed),
     )  # fmt: skip
 
 
 QUERY_API: tuple[Rule, ...] = (
-    Rule(("spec",), "queries[].connection: no entry of connections has this name: add it there or correct the name", _missing_connection,
+    Rule(("spec",), "queries[].connection: no entry of connections has this name; add it there or correct the name", _missing_connection,
          "self.queries.all(q, self.connections.exists(c, c.name == q.connection))"),
     Rule(("spec",), _NAMED_TWICE.format("connections[].name"), _twice("connections", "name")),
     Rule(("spec",), _NAMED_TWICE.format("queries[].name"), _twice("queries", "name")),
     Rule(("spec",), _NAMED_TWICE.format("roles[].name"), _twice("roles", "name")),
-    Rule(_CONNECTION, "session: the gateway sets this setting itself (statement_timeout: use statementTimeout): remove it", _pinned,
+    Rule(_CONNECTION, "session: the gateway sets this setting itself (statement_timeout: use statementTimeout); remove it", _pinned,
          f"!has(self.session) || !self.session.exists(s, s in {list(PINNED_SETTINGS)!r})"),
-    Rule(_QUERY, "page: a write has no pages: remove page, or write: true",
+    Rule(_QUERY, "page: a write has no pages; remove page, or write: true",
          _when("page", lambda q: q.get("write") is True and "page" in q), "!self.write || !has(self.page)"),
-    Rule(_QUERY, "page: only with returns: many: remove page or change returns",
+    Rule(_QUERY, "page: only with returns: many; remove page or change returns",
          _when("page", lambda q: "page" in q and q.get("returns", "many") != "many"), "!has(self.page) || self.returns == 'many'"),
-    Rule(_QUERY, "returns: none is for writes: set write: true, or returns: one or many",
+    Rule(_QUERY, "returns: none is for writes; set write: true, or returns: one or many",
          _when("returns", lambda q: q.get("returns") == "none" and q.get("write", False) is False), "self.returns != 'none' || self.write"),
-    Rule(_QUERY, "missing: only with returns: one: remove missing or change returns",
+    Rule(_QUERY, "missing: only with returns: one; remove missing or change returns",
          _when("missing", lambda q: q.get("missing", "error") != "error" and q.get("returns", "many") != "one"),
          "self.missing == 'error' || self.returns == 'one'"),
-    Rule((*_QUERY, "page"), "defaultSize must not exceed maxSize: lower the one or raise the other",
+    Rule((*_QUERY, "page"), "defaultSize must not exceed maxSize; lower the one or raise the other",
          _when("defaultSize", lambda p: p.get("defaultSize", 50) > p.get("maxSize", 1000)), "self.defaultSize <= self.maxSize"),
-    Rule(_PARAMETER, "items: needed by type array, and only there: add items: {type: …}, or remove it",
+    Rule(_PARAMETER, "items: needed by type array, and only there; add items: {type: …}, or remove it",
          _when("items", lambda p: (p["type"] == "array") != ("items" in p)), "(self.type == 'array') == has(self.items)"),
-    Rule(_PARAMETER, "enum: of an array it stands under items: move it there",
+    Rule(_PARAMETER, "enum: of an array it stands under items; move it there",
          _when("enum", lambda p: p["type"] == "array" and "enum" in p), "self.type != 'array' || !has(self.enum)"),
-    Rule(_PARAMETER, "default: a required parameter has none: remove default or required",
+    Rule(_PARAMETER, "default: a required parameter has none; remove default or required",
          _when("default", lambda p: p.get("required") is True and "default" in p), "!self.required || !has(self.default)"),
     *_element_rules(_PARAMETER),
-    Rule(_PARAMETER, "default, enum: the values must be of the parameter's type: correct or quote them", _wrong_values),
+    Rule(_PARAMETER, "default, enum: the values must be of the parameter's type; correct or quote them", _wrong_values),
     *_element_rules(_ITEMS),
-    Rule(_ITEMS, "enum: the values must be of the type of items: correct or quote them", _wrong_enum),
-    Rule(_ROLE, "masks[].column: masked twice: remove one", _twice("masks", "column")),
+    Rule(_ITEMS, "enum: the values must be of the type of items; correct or quote them", _wrong_enum),
+    Rule(_ROLE, "masks[].column: masked twice; remove one", _twice("masks", "column")),
     Rule(("spec", "http"), _CIDR.format("trustedProxies"), _networks("trustedProxies")),
 )  # fmt: skip
 
 API_KEY: tuple[Rule, ...] = (
-    Rule(("spec",), "secretName, keyFrom: give exactly one: secretName for a new key, keyFrom for one that you bring", _one_key,
+    Rule(("spec",), "secretName, keyFrom: give exactly one; secretName for a new key, keyFrom for one that you bring", _one_key,
          "has(self.secretName) != has(self.keyFrom)"),
     Rule(("spec",), _CIDR.format("allowedCIDRs"), _networks("allowedCIDRs")),
 )  # fmt: skip
 
-KEY_MOVED = "queryApiRef can't be changed: make another ApiKey for the other API"
+KEY_MOVED = "queryApiRef can't be changed; make another ApiKey for the other API"
 KEY_MOVED_CEL = "self == oldSelf"
 """Stands at spec.queryApiRef of an ApiKey; what keeps it in Python is `moved`."""
 
 
+def _finding(path: Path, text: str) -> Finding:
+    message, _, hint = text.partition("; ")
+    return Finding(path, message, hint)
+
+
 def moved(old_api: str, new_api: str) -> Finding | None:
     """The finding when a change of an ApiKey points it at another QueryAPI."""
-    return None if old_api == new_api else Finding(("spec", "queryApiRef"), KEY_MOVED)
+    return None if old_api == new_api else _finding(("spec", "queryApiRef"), KEY_MOVED)
 
 
 def _nodes(node: Any, at: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Node]]:
@@ -249,4 +256,4 @@ def broken(rules: Iterable[Rule], document: Node) -> Iterator[Finding]:
             except (KeyError, TypeError, AttributeError, ValueError):
                 continue
             for place in places:
-                yield Finding((*path, *place), rule.message)
+                yield _finding((*path, *place), rule.message)

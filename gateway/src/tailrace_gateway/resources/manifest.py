@@ -75,12 +75,20 @@ def read_manifests(text: str) -> tuple[list[Manifest], list[ManifestError]]:
     return found, errors
 
 
+class Locator:
+    """Finds places in one text, which is composed once."""
+
+    def __init__(self, text: str) -> None:
+        self._nodes = list(_composed(text))
+
+    def place(self, index: int, path: Path) -> tuple[int, int]:
+        """Line and column of a path in a document, or of its nearest parent that is there."""
+        return _place(self._nodes[index], path) if index < len(self._nodes) else (1, 1)
+
+
 def locate(text: str, index: int, path: Path) -> tuple[int, int]:
-    """Line and column of a path in a document, or of its nearest parent that is there."""
-    for position, node in enumerate(_composed(text)):
-        if position == index:
-            return _place(node, path)
-    return 1, 1
+    """One look-up of `Locator`."""
+    return Locator(text).place(index, path)
 
 
 def _place(node: yaml.Node, path: Path) -> tuple[int, int]:

@@ -1,0 +1,241 @@
+"""The loop that decides what is served: resource states and catalogs in, snapshots out.
+
+Compiles off the serving path, one compile at a time. "Last good, or refuse": what doesn't compile refuses by unit; what is taken away applies
+at once, even while a database keeps a compile waiting; an unreachable database is tried again with back-off, and every catalog is looked
+at every 10 s. Nothing that happens here ends the loop. IO: through the source, the compiler and the status file.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tailrace_contract.findings import Finding
+from tailrace_contract.ids import Ref
+from tailrace_contract.queryapi import QueryAPI
+from tailrace_contract.resource import Kind
+from tailrace_contract.runstore import RunStore
+
+from tailrace_gateway.compile.compiler import Compiled, Compiler
+from tailrace_gateway.compile.refusal import RefusedUnit
+from tailrace_gateway.compile.resources import api_spec
+from tailrace_gateway.compile.spec import ApiSpec
+from tailrace_gateway.narrowing import narrowed
+from tailrace_gateway.observe import Event, Observer, observation
+from tailrace_gateway.resources.places import Places
+from tailrace_gateway.resources.state import Located, ResourceSource, ResourceState
+from tailrace_gateway.served import Published, write_status
+
+PATIENCE_S = 0.3
+"""A compile that takes longer is overtaken by a snapshot that only takes away."""
+CATALOG_S = 10.0
+RETRY_S = (0.5, 10.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The API that is served, with its store; or why there is none."""
+
+    api: QueryAPI | None = None
+    store: RunStore | None = None
+    findings: tuple[Located, ...] = ()
+
+
+def choose(state: ResourceState, wanted: Ref | None, served: Ref | None = None, last_store: RunStore | None = None) -> Chosen:
+    """Picks the one QueryAPI and its RunStore. When the choice becomes unclear, `served` goes on; so does `last_store` without its document."""
+    apis = state.query_apis
+    unclear: tuple[Located, ...] = ()
+    if wanted is None and len(apis) > 1:
+        names = ", ".join(sorted(map(str, apis)))
+        unclear = (_nowhere(f"there are {len(apis)} QueryAPIs: {names}", "choose one with --api NAMESPACE/NAME"),)
+        if served not in apis:
+            return Chosen(findings=unclear)
+    ref = wanted or (served if unclear else next(iter(apis), None))
+    api = apis.get(ref) if ref is not None else None
+    if ref is None or api is None:
+        return Chosen(findings=(_nowhere("there is no QueryAPI" + (f" {wanted}" if wanted else ""), "add one to the files behind -f"),))
+    store_ref = Ref(ref.namespace, api.spec.run_store_ref.name)
+    store = state.run_stores.get(store_ref)
+    if store is not None:
+        return Chosen(api, store, unclear)
+    origin = state.origin(Kind.QUERY_API, ref)
+    line, column = origin.place(("spec", "runStoreRef", "name"))
+    finding = Finding(("spec", "runStoreRef", "name"), f"runStoreRef: there is no RunStore {store_ref}", "add it, or correct the name")
+    located = Located(origin.file, line, column, finding, f"QueryAPI {ref}")
+    return Chosen(api if last_store is not None else None, last_store, (*unclear, located))
+
+
+def _nowhere(message: str, hint: str) -> Located:
+    return Located("-f", 1, 1, Finding((), message, hint))
+
+
+def keyless(state: ResourceState, api: QueryAPI) -> tuple[RefusedUnit, ...]:
+    """Keys of the API that have no usable text."""
+    found = []
+    for ref, why in state.keyless.items():
+        key = state.api_keys[ref]
+        if ref.namespace == api.metadata.namespace and key.spec.query_api_ref.name == api.metadata.name:
+            origin = state.origin(Kind.API_KEY, ref)
+            found.append(RefusedUnit("key", str(ref), "missing_secret", why, role=key.spec.role, place=f"{origin.file}:{origin.line}:1"))
+    return tuple(found)
+
+
+def specified(state: ResourceState, chosen: Chosen, data: Path) -> ApiSpec | None:
+    """What to compile."""
+    if chosen.api is None:
+        return None
+    return api_spec(chosen.api, chosen.store, state.api_keys, state.digests, (data / "secrets").absolute(), Places(state))
+
+
+@dataclass(slots=True)
+class _Last:
+    """What the loop remembers."""
+
+    published: Published | None = None
+    spec: ApiSpec | None = None
+    served: Ref | None = None
+    store: RunStore | None = None
+    version: int = 0
+    failures: int = 0
+
+
+class ControlLoop:
+    """Makes snapshots out of a source of resources. `wanted`: which QueryAPI, when the source has several."""
+
+    def __init__(
+        self,
+        source: ResourceSource,
+        compiler: Compiler,
+        data: Path,
+        observe: Observer,
+        *,
+        wanted: Ref | None = None,
+        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._source = source
+        self._compiler = compiler
+        self._data = data
+        self._observe = observe
+        self._wanted = wanted
+        self._clock_us = clock_us
+        self._state: ResourceState | None = None
+        self._changed = asyncio.Event()
+        self._last = _Last()
+
+    async def snapshots(self) -> AsyncIterator[Published]:
+        """Everything that is to be served, one after the other; ends only when it is closed."""
+        reader = asyncio.create_task(self._read())
+        try:
+            while True:
+                if not await self._due():
+                    continue
+                state = self._state
+                assert state is not None
+                async for published in self._compiled(state):
+                    if not published.says_the_same(self._last.published):
+                        self._tell(published)
+                        self._last.published = published
+                        yield published
+                        await asyncio.to_thread(write_status, self._data, published)
+        finally:
+            reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reader
+
+    async def _read(self) -> None:
+        """Keeps only the newest state: a source that changes often never makes a queue."""
+        while True:
+            try:
+                async for state in self._source.states():
+                    self._state = state
+                    self._changed.set()
+            except Exception as error:
+                self._observe(observation(Event.COMPILE_FAILED, error=type(error).__name__))
+            await asyncio.sleep(1)
+
+    async def _due(self) -> bool:
+        """Waits for a new state, a retry or a changed catalog; whether to compile."""
+        last = self._last
+        away = last.failures or (last.published is not None and last.published.unreachable)
+        wait_s = min(RETRY_S[0] * 2 ** min(last.failures, 8), RETRY_S[1]) if away else CATALOG_S
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), None if self._state is None else wait_s)
+        if self._changed.is_set():
+            self._changed.clear()
+            last.failures = 0
+            return True
+        if away:
+            last.failures += 1
+            return True
+        if last.spec is None:
+            return False
+        try:
+            return bool(await asyncio.to_thread(self._compiler.stale, last.spec))
+        except Exception as error:
+            self._observe(observation(Event.COMPILE_FAILED, error=type(error).__name__))
+            return False
+
+    async def _compiled(self, state: ResourceState) -> AsyncIterator[Published]:
+        """A snapshot of this state; before it, if that takes long, one without what the state takes away."""
+        last = self._last
+        began = time.monotonic()
+        chosen = choose(state, self._wanted, last.served, last.store)
+        findings = state.findings + chosen.findings
+        spec = await asyncio.to_thread(specified, state, chosen, self._data)
+        if spec is None or chosen.api is None:
+            yield self._nothing(state, findings)
+            return
+        compiling = asyncio.create_task(asyncio.to_thread(self._compiler.compile, spec, self._version()))
+        await asyncio.wait({compiling}, timeout=PATIENCE_S)
+        if not compiling.done() and (less := self._less(spec, state, findings)) is not None:
+            yield less
+        try:
+            compiled: Compiled = await compiling
+        except Exception as error:
+            last.failures += 1
+            self._observe(observation(Event.COMPILE_FAILED, error=type(error).__name__))
+            if (less := self._less(spec, state, findings)) is not None:
+                yield less
+            return
+        last.spec, last.served, last.store = spec, chosen.api.ref, chosen.store
+        if not compiled.unreachable:
+            last.failures = 0
+        # A snapshot that only takes away was numbered later than this compile began.
+        snapshot = compiled.assembled.snapshot.model_copy(update={"version": self._version()})
+        took_ms = round((time.monotonic() - began) * 1000)
+        refusals = compiled.refusals + keyless(state, chosen.api)
+        yield Published(snapshot, state, refusals, findings, compiled.warnings, compiled.unreachable, took_ms)
+
+    def _less(self, spec: ApiSpec, state: ResourceState, findings: tuple[Located, ...]) -> Published | None:
+        """What was served last, without what the new resources take away."""
+        last = self._last
+        if last.published is None or last.published.snapshot is None or last.spec is None:
+            return None
+        snapshot = narrowed(last.published.snapshot, last.spec, spec, self._version())
+        return replace(last.published, snapshot=snapshot, state=state, findings=findings)
+
+    def _nothing(self, state: ResourceState, findings: tuple[Located, ...]) -> Published:
+        """The API is gone, or was never there. What was served holds only while its document is there but wrong."""
+        last = self._last.published
+        if last is None or last.snapshot is None:
+            return Published(None, state, findings=findings)
+        empty = last.snapshot.model_copy(update={"version": self._version(), "keys": (), "roles": ()})
+        return Published(empty, state, findings=findings)
+
+    def _version(self) -> int:
+        self._last.version = max(self._clock_us(), self._last.version + 1)
+        return self._last.version
+
+    def _tell(self, published: Published) -> None:
+        before = self._last.published
+        stale = published.findings[0] if published.findings else None
+        if stale is not None and (before is None or before.findings != published.findings):
+            self._observe(observation(Event.SOURCE_STALE, reason=stale.finding.message, file=stale.file, line=stale.line))
+        if stale is None and before is not None and before.findings:
+            self._observe(observation(Event.SOURCE_RECOVERED))
+        known = set(before.refusals) if before is not None else set()
+        for unit in published.refusals:
+            if unit not in known:
+                self._observe(observation(Event.UNIT_REFUSED, unit=unit.unit, name=unit.name, role=unit.role, reason=unit.code))

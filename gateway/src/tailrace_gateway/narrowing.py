@@ -1,0 +1,104 @@
+"""What may go on being served of the last snapshot while the new resources are still being compiled. Pure.
+
+"A narrowed grant always applies at once": compiling may wait for a slow or silent database, taking a right away may not. The result is never
+wider than the last snapshot: no key, grant, address or lifetime is added, and no mask is dropped.
+"""
+
+from ipaddress import ip_network
+
+from tailrace_contract.codes import Refusal
+from tailrace_contract.ids import glob_matches
+from tailrace_contract.plan import ApiPlan, Grant, KeyPlan, RolePlan, Snapshot
+
+from tailrace_gateway.compile.spec import ApiSpec, KeySpec, RoleSpec
+
+
+def narrowed(last: Snapshot, before: ApiSpec, after: ApiSpec, version: int) -> Snapshot:
+    """The last snapshot, made from `before`, without anything that `after` no longer gives.
+
+    What can't be compared is taken away: a key with other bindings. A role whose tables or masks may have become stricter answers 503
+    until it is compiled.
+    """
+    roles_before = {role.name: role for role in before.roles}
+    roles_after = {role.name: role for role in after.roles}
+    queries_after = {query.name for query in after.queries}
+    names = [query.name for query in last.queries]
+
+    def grants(role: RolePlan) -> tuple[Grant, ...]:
+        old, new = roles_before.get(role.name), roles_after.get(role.name)
+        if old is None or new is None:
+            return ()
+        waits = {} if _no_stricter(old, new) else {"refused": Refusal.DATABASE_UNREACHABLE.value, "masks": ()}
+        return tuple(
+            grant.model_copy(update=waits) if grant.refused is None else grant
+            for grant in role.grants
+            if names[grant.query] in queries_after and any(glob_matches(glob, names[grant.query]) for glob in new.queries)
+        )
+
+    keys = {key.id: key for key in after.keys}
+    role_names = [role.name for role in last.roles]
+    kept = tuple(
+        plan
+        for key in last.keys
+        if (wanted := keys.get(key.id)) is not None and (plan := _key(key, wanted, role_names[key.role])) is not None
+    )
+    return last.model_copy(
+        update={
+            "version": version,
+            "api": _api(last.api, after.api),
+            "roles": tuple(role.model_copy(update={"grants": grants(role)}) for role in last.roles),
+            "keys": kept,
+        }
+    )
+
+
+def _no_stricter(old: RoleSpec, new: RoleSpec) -> bool:
+    """Whether everything that the old rules showed is still allowed to be shown as it was."""
+    if old.filter_on_masked and not new.filter_on_masked and new.masks:
+        return False
+    if new.tables is not None and (old.tables is None or not set(old.tables) <= set(new.tables)):
+        return False
+    return set(new.masks) <= set(old.masks)
+
+
+def _key(last: KeyPlan, wanted: KeySpec, role: str) -> KeyPlan | None:
+    if wanted.role != role or dict(wanted.bind) != dict(last.bind):
+        return None
+    digests = tuple(digest for digest in last.sha256 if digest in wanted.sha256)
+    cidrs = _both(last.cidrs, wanted.cidrs)
+    if not digests or cidrs is None:
+        return None
+    starts = [each for each in (last.not_before_us, wanted.not_before_us) if each is not None]
+    ends = [each for each in (last.not_after_us, wanted.not_after_us) if each is not None]
+    return last.model_copy(
+        update={
+            "sha256": digests,
+            "cidrs": cidrs,
+            "not_before_us": max(starts, default=None),
+            "not_after_us": min(ends, default=None),
+        }
+    )
+
+
+def _both(last: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Networks that are in both lists, where no list means every address. None: no address is."""
+    if not last or not wanted:
+        return last or wanted
+    common = []
+    for text in last:
+        network = ip_network(text, strict=False)
+        for other_text in wanted:
+            other = ip_network(other_text, strict=False)
+            if network.version == other.version and network.overlaps(other):
+                common.append(text if network.prefixlen >= other.prefixlen else other_text)
+    return tuple(dict.fromkeys(common)) or None
+
+
+def _api(last: ApiPlan, wanted: ApiPlan) -> ApiPlan:
+    """Switches that take something away apply at once; what decides how answers look waits for the compile."""
+    return last.model_copy(
+        update={
+            "hide_forbidden": last.hide_forbidden or wanted.hide_forbidden,
+            "trusted_proxies": tuple(each for each in last.trusted_proxies if each in wanted.trusted_proxies),
+        }
+    )

@@ -1,0 +1,109 @@
+"""What is served, told to other programs of the same machine: `DIR/run/status.json`, written once a snapshot is in force.
+
+`tailrace run` prints it. It holds names, places and reasons; never SQL, values, digests or keys. IO: that file.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import JsonValue
+from tailrace_contract.plan import Snapshot
+
+from tailrace_gateway.compile.refusal import RefusedUnit
+from tailrace_gateway.resources.private import write_private
+from tailrace_gateway.resources.state import Located, ResourceState
+from tailrace_gateway.resources.vault import Vault
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What is to be served now and what is to be said about it. `snapshot` None: nothing can be served yet."""
+
+    snapshot: Snapshot | None
+    state: ResourceState
+    refusals: tuple[RefusedUnit, ...] = ()
+    findings: tuple[Located, ...] = ()
+    warnings: tuple[str, ...] = ()
+    unreachable: tuple[str, ...] = ()
+    duration_ms: int = 0
+
+    def says_the_same(self, other: "Published | None") -> bool:
+        """Whether nothing but the version, the time it took and places in files differs."""
+        if other is None or (self.snapshot is None) != (other.snapshot is None):
+            return False
+        mine, theirs = (replace(each, snapshot=None, state=self.state, duration_ms=0) for each in (self, other))
+        if mine != theirs or self.snapshot is None or other.snapshot is None:
+            return mine == theirs
+        return self.snapshot == other.snapshot.model_copy(update={"version": self.snapshot.version})
+
+
+def status_file(data: Path) -> Path:
+    """Where it stands."""
+    return data / "run" / "status.json"
+
+
+def write_status(data: Path, published: Published) -> None:
+    """Writes it whole; a disk that is full only makes it old."""
+    with suppress(OSError):
+        write_private(status_file(data), json.dumps(status(data, published), indent=1).encode())
+
+
+def status(data: Path, published: Published) -> dict[str, JsonValue]:
+    """The status as JSON."""
+    snapshot = published.snapshot
+    return {
+        "version": snapshot.version if snapshot is not None else 0,
+        "api": f"{snapshot.api.namespace}/{snapshot.api.name}" if snapshot is not None else None,
+        "compiledMs": published.duration_ms,
+        "queries": [] if snapshot is None else _queries(snapshot),
+        "keys": _keys(data, published.state, snapshot),
+        "refusals": [
+            {"unit": each.unit, "name": each.name, "role": each.role, "code": each.code, "hint": each.hint, "place": each.place}
+            for each in published.refusals
+        ],
+        "findings": [
+            {"where": each.where, "unit": each.unit, "message": each.finding.message, "hint": each.finding.hint}
+            for each in published.findings
+        ],
+        "warnings": list(published.warnings),
+        "unreachable": list(published.unreachable),
+    }
+
+
+def _queries(snapshot: Snapshot) -> list[JsonValue]:
+    return [
+        {
+            "name": query.name,
+            "method": "POST" if query.write else "GET",
+            "params": [param.name for param in query.params if param.required],
+            "optional": [param.name for param in query.params if not param.required],
+            "returns": query.returns.value,
+            "refused": query.refused,
+        }
+        for query in snapshot.queries
+    ]
+
+
+def _keys(data: Path, state: ResourceState, snapshot: Snapshot | None) -> list[JsonValue]:
+    if snapshot is None:
+        return []
+    vault = Vault(data)
+    live = {key.id for key in snapshot.keys}
+    found: list[JsonValue] = []
+    for ref, key in state.api_keys.items():
+        if ref.namespace != snapshot.api.namespace or key.spec.query_api_ref.name != snapshot.api.name:
+            continue
+        path = vault.key_file(key) if key.spec.secret_name is not None else None
+        found.append(
+            {
+                "id": str(ref),
+                "role": key.spec.role,
+                "file": str(path) if path is not None else None,
+                "suspended": key.spec.suspended,
+                "expiresAt": key.spec.expires_at.isoformat() if key.spec.expires_at is not None else None,
+                "live": str(ref) in live,
+            }
+        )
+    return found
