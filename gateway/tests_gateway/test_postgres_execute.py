@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tailrace_contract.idempotency import ddl
 from tailrace_contract.plan import ColumnPlan, ConnectionPlan, Encoding, Engine, Pooler, StatementPlan
 from tailrace_gateway.observe import silent
-from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
+from tailrace_gateway.serve.engine import Ask, Done, Failure, Idempotency, Row, Rows, StatementFailed
 from tailrace_gateway.serve.postgres.execute import PostgresExecutor
 from tailrace_gateway.serve.postgres.pool import Pool
 from tailrace_gateway.serve.postgres.sqlstate import failure_of
@@ -368,3 +369,38 @@ def test_pool_is_keyed_by_the_whole_plan(plan: ConnectionPlan) -> None:
 )  # fmt: skip
 def test_sqlstate(sqlstate: str, write: bool, failure: Failure) -> None:
     assert failure_of(sqlstate, write) is failure
+
+
+async def test_idempotency(executor: PostgresExecutor, either: ConnectionPlan, server: Postgres) -> None:
+    """20 callers with one key have one effect; a repeat gets the first answer, other arguments 422, a running one 409."""
+    server.psql("DROP TABLE IF EXISTS kept, orders; CREATE TABLE orders (id bigint generated always as identity, note text);" + ddl("kept"))
+    oid = int(server.psql("SELECT 'orders'::regclass::oid"))
+    plan = either.model_copy(update={"idempotency_table": "kept", "max_connections": 8})
+    sql = "INSERT INTO orders (note) VALUES ($1) RETURNING id, note, NULL::bytea AS b"
+    columns = (column("id", INT8, oid, 1), column("note", TEXT, oid, 2), column("b", 17))
+    key = Idempotency("ns/a", "k1", "add", "00" * 32)
+
+    def again(key: Idempotency) -> Ask:
+        return ask(plan, sql, columns, "é\n".encode(), oids=(TEXT,), write=True, idempotency=key)
+
+    first, done = await answer(executor, again(key))
+    assert (done.repeated, done.affected) == (False, 1)
+    rows, done = await answer(executor, again(key))
+    assert (rows, done.repeated, done.affected) == (first, True, 1)
+    assert await failure(executor, again(replace(key, arguments="11" * 32))) is Failure.IDEMPOTENCY_MISMATCH
+
+    async def attempt() -> tuple[int, bool]:
+        while True:
+            try:
+                rows, done = await answer(executor, again(replace(key, key="k2")))
+            except StatementFailed as failed:
+                if failed.failure is not Failure.IDEMPOTENCY_RUNNING:
+                    raise
+                await asyncio.sleep(0.01)
+                continue
+            return int(rows[0][0] or 0), done.repeated
+
+    together = await asyncio.gather(*(attempt() for _ in range(20)))
+    assert len({row for row, _ in together}) == 1
+    assert sum(not repeated for _, repeated in together) == 1
+    assert server.psql("SELECT count(*) FROM orders").strip() == "2"

@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tailrace_contract.idempotency import ddl
 from tailrace_contract.plan import ColumnPlan, ConnectionPlan, Encoding, Engine, StatementPlan
-from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, StatementFailed
+from tailrace_gateway.serve.engine import Ask, Done, Failure, Idempotency, Row, StatementFailed
 from tailrace_gateway.serve.sqlite.execute import SqliteExecutor
 from tailrace_gateway.serve.sqlite.location import database_path, driver_uri
 
@@ -226,3 +227,28 @@ def test_locations() -> None:
     assert database_path("sqlite:///a/b.db") == Path("a/b.db")
     assert database_path("sqlite:////a/b%20c.db") == Path("/a/b c.db")
     assert driver_uri(Path("/a/b ?#.db"), "ro") == "file:/a/b%20%3F%23.db?mode=ro"
+
+
+async def test_idempotency(executor: SqliteExecutor, plan: ConnectionPlan, database: Path) -> None:
+    kept = plan.model_copy(update={"idempotency_table": "tailrace_idempotency"})
+    with sqlite3.connect(database) as connection:
+        connection.executescript(ddl("tailrace_idempotency", sqlite=True))
+    connection.close()
+    sql = "INSERT INTO things (name) VALUES (?1) RETURNING id, name, x'00ff' AS b, 1.5 AS r, NULL AS n"
+    key = Idempotency("ns/a", "k1", "add", "00" * 32)
+
+    def again(key: Idempotency, name: bytes = b"tnew") -> Ask:
+        return ask(kept, sql, "id name b r n", name, write=True, idempotency=key)
+
+    first, done = await answer(executor, again(key))
+    assert (done.repeated, done.affected) == (False, 1)
+    for _ in range(3):
+        rows, done = await answer(executor, again(key))
+        assert [tuple(row) for row in rows] == [tuple(row) for row in first]
+        assert (done.repeated, done.affected) == (True, 1)
+    assert await failure(executor, again(replace(key, arguments="11" * 32))) is Failure.IDEMPOTENCY_MISMATCH
+    other, _ = await answer(executor, again(replace(key, caller="ns/b")))
+    assert other != first
+    together = await asyncio.gather(*(answer(executor, again(replace(key, key="k2"))) for _ in range(20)))
+    assert len({tuple(rows[0]) for rows, _ in together}) == 1
+    assert sum(not done.repeated for _, done in together) == 1

@@ -11,7 +11,8 @@ from contextlib import aclosing
 from tailrace_contract.plan import ConnectionPlan, Pooler
 from tailrace_gateway.observe import Observer
 from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
-from tailrace_gateway.serve.postgres.idempotent import Outcome, claim, keep
+from tailrace_gateway.serve.outcome import Outcome
+from tailrace_gateway.serve.postgres.idempotent import claim, keep
 from tailrace_gateway.serve.postgres.pool import Pool
 from tailrace_gateway.serve.postgres.session import Session, settings_of
 from tailrace_gateway.serve.postgres.sqlstate import PLAN_CHANGED

@@ -16,6 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg import pq
 from tailrace_contract.plan import ColumnPlan, ConnectionPlan, Pooler, StatementPlan
+from tailrace_gateway.postgres_uri import Files, UriError, parse
 from tailrace_gateway.serve.engine import Failure, Row, StatementFailed, Value
 from tailrace_gateway.serve.postgres.sqlstate import failure_of
 
@@ -25,8 +26,8 @@ CHUNK_ROWS = 64
 """Rows of one step of a stream: what is in memory at once besides libpq's input buffer."""
 RECLAIM_S = 5.0
 """How long a cancelled connection may take to become usable again before it is closed."""
-CONNECT_S = 10.0
-"""Of one attempt, where the URL has no connect_timeout."""
+CONNECT_LIMIT_S = 60.0
+"""Of one attempt over all hosts and addresses; each has the URL's connect_timeout."""
 
 PINS = (
     ("TimeZone", "UTC"),
@@ -65,23 +66,18 @@ def read_credentials(plan: ConnectionPlan) -> Credentials:
         raise StatementFailed(Failure.UNAVAILABLE) from None
 
 
-def conninfo(plan: ConnectionPlan, url: str) -> str:
+def keywords(plan: ConnectionPlan, url: str) -> dict[str, str]:
     """What libpq gets: the URL, the mounted files, and (without a pooler) the pins as server options; StatementFailed when malformed."""
     try:
-        words = psycopg.conninfo.conninfo_to_dict(url)
-    except psycopg.Error:
+        words = parse(url, Files(plan.ca_file, plan.certificate_file, plan.key_file)).keywords()
+    except UriError:
         raise StatementFailed(Failure.UNAVAILABLE) from None
-    for name, file in (("sslrootcert", plan.ca_file), ("sslcert", plan.certificate_file), ("sslkey", plan.key_file)):
-        if file is not None:
-            words[name] = file
-    words.setdefault("application_name", "tailrace")
-    words["client_encoding"] = "UTF8"
     if plan.pooler is Pooler.NONE:
-        options = [str(words["options"])] if words.get("options") else []
+        options = [words["options"]] if words["options"] else []
         for name, value in settings_of(plan):
             options.append("-c " + f"{name}={value}".replace("\\", "\\\\").replace(" ", "\\ "))
         words["options"] = " ".join(options)
-    return psycopg.conninfo.make_conninfo("", **words)
+    return words
 
 
 def settings_of(plan: ConnectionPlan) -> list[tuple[str, str]]:
@@ -118,10 +114,10 @@ class Session:
     async def connect(cls, plan: ConnectionPlan, deadline_s: float) -> "Session":
         """Connects, in libpq's order of hosts, and checks that the pins hold; StatementFailed(UNAVAILABLE) when either fails."""
         credentials = read_credentials(plan)
-        words = conninfo(plan, credentials.url)
+        words = psycopg.conninfo.make_conninfo("", **keywords(plan, credentials.url))
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout_at(min(deadline_s, loop.time() + CONNECT_S * (1 + words.count(",")))):
+            async with asyncio.timeout_at(min(deadline_s, loop.time() + CONNECT_LIMIT_S)):
                 connection = await psycopg.AsyncConnection.connect(words, autocommit=True, prepare_threshold=None)
         except (psycopg.Error, TimeoutError, OSError, UnicodeError):
             raise StatementFailed(Failure.UNAVAILABLE) from None

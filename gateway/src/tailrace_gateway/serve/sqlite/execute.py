@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 from tailrace_contract.plan import ConnectionPlan
 from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
-from tailrace_gateway.serve.sqlite.idempotent import Outcome, claim, keep
+from tailrace_gateway.serve.outcome import Outcome
+from tailrace_gateway.serve.sqlite.idempotent import claim, keep
 from tailrace_gateway.serve.sqlite.location import database_path
 from tailrace_gateway.serve.sqlite.session import CHUNK_ROWS, Cursor, Session
 from tailrace_gateway.serve.values import sqlite_text

@@ -112,9 +112,9 @@ class Session:
                 raise StatementFailed(Failure.STALE)
         return Cursor(made, self._write)
 
-    def run(self, sql: str, deadline_s: float) -> list[Row]:
+    def run(self, sql: str, deadline_s: float, values: Sequence[Value] = ()) -> list[Row]:
         """Runs a statement of our own to its end."""
-        cursor = self.execute(sql, (), None, deadline_s)
+        cursor = self.execute(sql, values, None, deadline_s)
         rows = cursor.chunk(1 << 20)
         cursor.close()
         return rows
