@@ -8,5 +8,6 @@ pub mod engine;
 #[cfg(test)]
 pub(crate) mod golden;
 pub mod http;
+pub mod params;
 pub mod plan;
 pub mod runs;
