@@ -1,0 +1,171 @@
+"""`python -m tailrace_loadtest.differential --calls 50000 --seed S`: starts everything, asks both sides, compares answers and records.
+
+The last line is `differences: D of N (forwarded F, 2xx P%)`; exit 1 when D or F is above 0, a run is missing, or too little was covered.
+"""
+
+import argparse
+import contextlib
+import sqlite3
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tailrace_contract import idempotency
+from tailrace_contract.run import Run, ServedBy
+
+from tailrace_loadtest import cases
+from tailrace_loadtest.differential import api as api_module
+from tailrace_loadtest.differential import compare, store
+from tailrace_loadtest.differential.calls import COVERED, FORMATS, Generator
+from tailrace_loadtest.differential.drive import Comparison, Outcome
+from tailrace_loadtest.servers import chinook
+from tailrace_loadtest.servers.postgres import Postgres
+from tailrace_loadtest.servers.tailrace import Identity, Tailrace
+
+SHOWN = 10
+LEAST_GOOD = 60.0
+SIDES = ("left", "right")
+
+ORDERED = {"chinook": ("notes_of_track",), "types": ()}
+"""Queries that read what calls write."""
+
+
+def say(text: str) -> None:
+    """One line on stdout."""
+    print(text, flush=True)  # noqa: T201
+
+
+def make_postgres(server: Postgres) -> None:
+    """One database each side, copies of one template, so that even object ids are equal."""
+    chinook.load_postgres(server, "chinook_template")
+    server.psql(cases.path("chinook.sql").read_text(), "chinook_template")
+    server.psql("CREATE DATABASE types_template")
+    server.psql(cases.path("types.sql").read_text(), "types_template")
+    server.psql(idempotency.ddl("tailrace_idempotency"), "chinook_template")
+    for side in SIDES:
+        for name in ("chinook", "types"):
+            server.psql(f"CREATE DATABASE {name}_{side} TEMPLATE {name}_template")
+
+
+def make_sqlite(folder: Path, side: str) -> None:
+    """One file each side."""
+    chinook.load_sqlite(folder / f"chinook_{side}.db")
+    for name, script in (("chinook", "chinook_sqlite.sql"), ("types", "types_sqlite.sql")):
+        with contextlib.closing(sqlite3.connect(folder / f"{name}_{side}.db")) as connection:
+            connection.executescript(cases.path(script).read_text())
+
+
+def urls(server: Postgres, folder: Path, side: str) -> dict[str, str]:
+    """Database URLs by Secret."""
+    return {
+        "shop-db": server.url(f"chinook_{side}"),
+        "types-db": server.url(f"types_{side}"),
+        "lite-db": f"sqlite:///{folder}/chinook_{side}.db",
+        "storage-db": f"sqlite:///{folder}/types_{side}.db",
+    }
+
+
+def compare_records(outcome: Outcome, left: Path, right: Path) -> Counter[str]:
+    """Compares the records of every pair of answers; returns who served the left side."""
+    records: list[dict[str, Run]] = [{run.id: run for run in store.runs(path)} for path in (left, right)]
+    served: Counter[str] = Counter()
+    for call, broken, one, two in outcome.pairs:
+        a, b = records[0].get(one), records[1].get(two)
+        differences = compare.runs(call, broken, a, b)
+        if a is not None:
+            served[a.served_by.value] += 1
+        if b is not None and b.served_by is not ServedBy.GATEWAY:
+            differences.append(compare.Difference(call, "run served_by", "", b.served_by.value))
+        outcome.found(differences)
+    return served
+
+
+@contextlib.contextmanager
+def stacks(name: str, server: Postgres, folder: Path) -> Iterator[tuple[Tailrace, Tailrace]]:
+    """The data plane with its gateway, and Python alone: same files, same keys, each with its own databases."""
+    files = [cases.path(f"{name}.yaml")]
+    identity = Identity(files)
+    wanted = {"chinook": ("shop-db", "lite-db"), "types": ("types-db", "storage-db")}[name]
+    made = [{secret: url for secret, url in urls(server, folder, side).items() if secret in wanted} for side in SIDES]
+    with Tailrace(files, made[0], identity=identity) as left, Tailrace(files, made[1], identity=identity, data_plane=False) as right:
+        yield left, right
+
+
+def uncovered(outcome: Outcome, asked: api_module.Api, least: int) -> list[str]:
+    """Combinations of query, format and role that were asked too seldom."""
+    wanted = [(query.name, form, role) for query in asked.queries for form in FORMATS for role in asked.roles]
+    return [" ".join(each) for each in wanted if outcome.combinations[each] < least]
+
+
+def run(options: argparse.Namespace) -> int:
+    """The whole gate; returns the exit code."""
+    total, served, covered = Outcome(), Counter[str](), True
+    began = time.monotonic()
+    shares = {"chinook": options.calls // 2, "types": options.calls - options.calls // 2}
+    if options.only:
+        shares = {options.only: options.calls}
+    with Postgres() as server, sqlite_folder() as folder:
+        make_postgres(server)
+        for side in SIDES:
+            make_sqlite(folder, side)
+        for name, count in shares.items():
+            described = api_module.read(cases.path(f"{name}.yaml"), ORDERED[name])
+            with stacks(name, server, folder) as (left, right):
+                outcome = Comparison(left.port, right.port, left.keys, options.workers).run(Generator(described, options.seed), count)
+                if options.keep:
+                    say(f"{name}: data plane {left.url}, Python alone {right.url}; keys in {left.data}/keys; Ctrl-C ends")
+                    with contextlib.suppress(KeyboardInterrupt):
+                        time.sleep(86_400)
+                left.stop()
+                right.stop()
+                served += compare_records(outcome, left.data / "runs.sqlite", right.data / "runs.sqlite")
+            least = max(1, COVERED * options.calls // 50_000)
+            missing = uncovered(outcome, described, least)
+            covered &= not missing
+            say(f"{name}: {outcome.asked} calls, {dict(sorted(outcome.statuses.items()))}, kinds {dict(outcome.kinds)}")
+            if missing:
+                say(f"asked fewer than {least} times: {'; '.join(missing[:20])}{' …' if len(missing) > 20 else ''}")
+            for group, times in outcome.groups.most_common(options.groups):
+                say(f"{times:6} × {group}")
+            shown: set[str] = set()
+            for difference in outcome.differences:
+                kind = f"{difference.where} {difference.call.kind}" if options.spread else str(len(shown))
+                if kind not in shown and len(shown) < options.show:
+                    shown.add(kind)
+                    say(compare.described(difference, (left.url, right.url)))
+            total.asked += outcome.asked
+            total.good += outcome.good
+            total.differing += outcome.differing
+    percent = 100 * total.good / max(1, total.asked)
+    forwarded = served[ServedBy.FORWARDED.value]
+    say(f"{time.monotonic() - began:.0f} s, seed {options.seed}, served by {dict(served)}")
+    say(f"differences: {total.differing} of {total.asked} (forwarded {forwarded}, 2xx {percent:.0f}%)")
+    return 0 if total.differing == 0 and forwarded == 0 and covered and percent >= LEAST_GOOD else 1
+
+
+@contextlib.contextmanager
+def sqlite_folder() -> Iterator[Path]:
+    """A folder for the SQLite files."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-differential-", dir="/var/tmp") as folder:
+        yield Path(folder)
+
+
+def main() -> int:
+    """Parses the command line."""
+    cli = argparse.ArgumentParser(prog="python -m tailrace_loadtest.differential", description=(__doc__ or "").splitlines()[0])
+    cli.add_argument("--calls", type=int, default=5000, help="in all; 50000 for the full gate")
+    cli.add_argument("--seed", type=int, default=1)
+    cli.add_argument("--only", choices=("chinook", "types"), help="one of the two APIs")
+    cli.add_argument("--workers", type=int, default=6, help="threads that ask")
+    cli.add_argument("--show", type=int, default=SHOWN, help="differences shown, with the command lines that repeat them")
+    cli.add_argument("--spread", action="store_true", help="show one difference of each kind")
+    cli.add_argument("--groups", type=int, default=40, help="groups of differences shown")
+    cli.add_argument("--keep", action="store_true", help="leave both sides running after the calls, until Ctrl-C")
+    return run(cli.parse_args())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

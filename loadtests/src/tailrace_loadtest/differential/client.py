@@ -1,0 +1,81 @@
+"""One side of the comparison: sends a call over a keep-alive connection and keeps what must be equal. IO: HTTP to loopback."""
+
+import http.client
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace_loadtest.differential.calls import Call
+
+COMPARED = ("Content-Type", "Link", "X-Row-Count", "X-Truncated", "WWW-Authenticate", "Allow", "Retry-After", "Cache-Control", "Vary")
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. `status` 0: the connection ended without an answer; `broken`: its body broke off."""
+
+    status: int
+    headers: tuple[tuple[str, tuple[str, ...]], ...]
+    body: bytes
+    run_id: str
+    broken: bool = False
+
+    @property
+    def link(self) -> str:
+        """Target of the next page, empty when there is none."""
+        for name, values in self.headers:
+            if name == "Link" and values:
+                return values[0].partition("<")[2].partition(">")[0]
+        return ""
+
+
+class Side:
+    """A server and its keys, for one thread."""
+
+    def __init__(self, port: int, keys: Mapping[str, str]) -> None:
+        self.port = port
+        self.keys = keys
+        self._connection: http.client.HTTPConnection | None = None
+
+    def ask(self, call: Call) -> Answer:
+        """Sends it; once more on a fresh connection if the kept one had ended before a byte came back."""
+        for attempt in (1, 2):
+            fresh = self._connection is None
+            try:
+                return self._ask(call)
+            except (http.client.RemoteDisconnected, ConnectionError):
+                self.close()
+                if fresh or attempt == 2:
+                    return Answer(0, (), b"", "")
+        raise AssertionError("unreachable")
+
+    def _ask(self, call: Call) -> Answer:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        connection = self._connection
+        connection.putrequest(call.method, call.target, skip_accept_encoding=True)
+        for name, value in call.headers:
+            connection.putheader(name, value.replace("{key}", self.keys.get(call.key, "")).encode("latin-1", "xmlcharrefreplace"))
+        if call.body is not None:
+            connection.putheader("Content-Length", str(len(call.body)))
+        connection.endheaders(call.body or None)
+        response = connection.getresponse()
+        broken = False
+        try:
+            body = response.read()
+        except http.client.IncompleteRead as error:
+            body, broken = error.partial, True
+        except (ConnectionError, http.client.HTTPException):
+            body, broken = b"", True
+        if broken or response.will_close:
+            self.close()
+        run_id = response.getheader("X-Run-Id") or ""
+        kept = tuple((name, tuple(response.headers.get_all(name) or ())) for name in COMPARED)
+        # The run id stands in problem bodies too.
+        return Answer(response.status, kept, body.replace(run_id.encode(), b"RUN") if run_id else body, run_id, broken)
+
+    def close(self) -> None:
+        """Ends the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,116 @@
+"""Asks both sides every call, over several threads, and collects what differs. IO: HTTP to loopback, progress on stderr."""
+
+import queue
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tailrace_loadtest.differential import compare
+from tailrace_loadtest.differential.calls import Call, Generator
+from tailrace_loadtest.differential.client import Side
+from tailrace_loadtest.differential.compare import Difference
+
+KEPT = 2000
+"""Differences that are kept whole; the rest are only counted."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was asked and what came of it."""
+
+    asked: int = 0
+    good: int = 0
+    differing: int = 0
+    statuses: Counter[int] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    combinations: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    groups: Counter[str] = field(default_factory=Counter)
+    differences: list[Difference] = field(default_factory=list)
+    pairs: list[tuple[Call, bool, str, str]] = field(default_factory=list)
+    """(call, broken off, run id left, run id right)."""
+
+    def found(self, differences: list[Difference]) -> None:
+        """Books the differences of one call."""
+        if differences:
+            self.differing += 1
+            for each in differences:
+                self.groups[f"{each.where} · {each.call.kind} · {each.call.query}"] += 1
+            if len(self.differences) < KEPT:
+                self.differences += differences
+
+
+class Comparison:
+    """Two ports, one set of keys."""
+
+    def __init__(self, left: int, right: int, keys: Mapping[str, str], workers: int = 6) -> None:
+        self.ports = (left, right)
+        self.keys = keys
+        self.workers = workers
+        self.outcome = Outcome()
+        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
+
+    def run(self, generator: Generator, count: int) -> Outcome:
+        """Asks `count` calls in all: pages that a list didn't have are made up for by other calls."""
+        covered = False
+        while self.outcome.asked < count and self._failure is None:
+            self._round(generator, count - self.outcome.asked, covered=covered)
+            covered = True
+        if self._failure is not None:
+            raise self._failure
+        return self.outcome
+
+    def _round(self, generator: Generator, count: int, *, covered: bool) -> None:
+        # Bounded: the generator waits for the askers. Calls that depend on earlier ones have an asker of their own, in order.
+        plain: queue.Queue[Call | None] = queue.Queue(256)
+        ordered: queue.Queue[Call | None] = queue.Queue(256)
+        lanes = [plain] * self.workers + [ordered]
+        threads = [threading.Thread(target=self._work, args=(lane,)) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        step, shown = max(1, count // 10), 0
+        for number, call in enumerate(generator.mixed(count) if covered else generator.calls(count)):
+            (ordered if call.stores else plain).put(call)
+            if number // step > shown and sys.stderr.isatty():
+                shown = number // step
+                print(f"  {self.outcome.asked} asked, {self.outcome.differing} differ", file=sys.stderr)  # noqa: T201
+        for lane in lanes:
+            lane.put(None)
+        for thread in threads:
+            thread.join()
+
+    def _work(self, lane: "queue.Queue[Call | None]") -> None:
+        left, right = Side(self.ports[0], self.keys), Side(self.ports[1], self.keys)
+        try:
+            while (call := lane.get()) is not None:
+                if self._failure is None:
+                    self._ask(call, left, right)
+        except BaseException as error:
+            self._failure = error
+            while lane.get() is not None:
+                pass
+        finally:
+            left.close()
+            right.close()
+
+    def _ask(self, call: Call, left: Side, right: Side) -> None:
+        while True:
+            one, two = left.ask(call), right.ask(call)
+            differences = compare.answers(call, one, two)
+            with self._lock:
+                outcome = self.outcome
+                outcome.asked += 1
+                outcome.good += 200 <= one.status < 300
+                outcome.statuses[one.status] += 1
+                outcome.kinds[call.kind] += 1
+                if call.combination is not None:
+                    outcome.combinations[call.combination] += 1
+                outcome.found(differences)
+                if one.run_id and two.run_id:
+                    outcome.pairs.append((call, one.broken, one.run_id, two.run_id))
+            if call.pages == 0 or one.link == "" or one.link != two.link:
+                return
+            path, _, arguments = one.link.partition("?")
+            call = replace(call, path=path, pairs=(arguments,), pages=call.pages - 1, combination=None)
