@@ -7,6 +7,7 @@ integer. Sequences of an epoch begin at 1 and have no gaps: count() = max(sequen
 
 from dataclasses import dataclass
 from enum import StrEnum
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import NewType
 
 Epoch = NewType("Epoch", int)
@@ -36,7 +37,8 @@ class Run:
     """One call. Times in µs (`time_us` since 1970, at its end), sizes in bytes.
 
     `query`, `query_version`, `key`, `connection` and `code` are empty when unknown (an unauthorised call has no key).
-    `status` is the HTTP status sent, 499 when the client left first; `code` is the error code, `aborted` for a
+    `query_version` and `connection` are known whenever `query` is, also when the call was refused before it reached the database.
+    `bytes` are those of the body before compression (0 for HEAD). `status` is the HTTP status sent, 499 when the client left first; `code` is the error code, `aborted` for a
     stream that was open when its process died. `batch` is how many calls shared the statement (1: alone).
     `params` holds a JSON object only when the query says `record: params`.
     """
@@ -79,14 +81,61 @@ def parse_run_id(text: str) -> tuple[Epoch, Sequence]:
     return Epoch(int(text[:16], 16)), Sequence(int(text[17:], 16))
 
 
-STORE_DDL = """
-CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
-CREATE TABLE IF NOT EXISTS runs (
+PARAMS_LIMIT_BYTES = 65_536
+"""Longest recorded parameters (UTF-8 bytes of the JSON object); longer ones are recorded as `{"$omitted":BYTES}`."""
+
+
+def recorded_params(params: str | None) -> str | None:
+    """Parameters as a run holds them."""
+    if params is None or len(params) * 4 <= PARAMS_LIMIT_BYTES:
+        return params
+    size = len(params.encode())
+    return params if size <= PARAMS_LIMIT_BYTES else f'{{"$omitted":{size}}}'
+
+
+_PRIVATE = tuple(
+    ip_network(net)
+    for net in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "fc00::/7", "fe80::/10")
+)
+
+
+def client_class(address: str | None) -> ClientClass:
+    """The class of a caller's address; None (a Unix socket) and what is no address count as this machine and as public.
+
+    An IPv4-mapped IPv6 address counts as IPv4. The data plane has the same list.
+    """
+    if address is None:
+        return ClientClass.LOOPBACK
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return ClientClass.PUBLIC
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        parsed = parsed.ipv4_mapped
+    if parsed.is_loopback:
+        return ClientClass.LOOPBACK
+    return ClientClass.PRIVATE if any(parsed in net for net in _PRIVATE) else ClientClass.PUBLIC
+
+
+STORE_VERSION = 1
+"""`PRAGMA user_version` of the embedded store. A store of another version is refused, never changed."""
+
+_COLUMNS = """
     epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
     time_us INTEGER NOT NULL, duration_us INTEGER NOT NULL, queue_us INTEGER NOT NULL, database_us INTEGER NOT NULL,
     query INTEGER NOT NULL, query_version INTEGER NOT NULL, key INTEGER NOT NULL, connection INTEGER NOT NULL,
     status INTEGER NOT NULL, code INTEGER NOT NULL, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, batch INTEGER NOT NULL,
     trace BLOB, client INTEGER NOT NULL, served_by INTEGER NOT NULL, params TEXT,
-    PRIMARY KEY (epoch, seq)) WITHOUT ROWID;
-"""
-"""The embedded store (SQLite, WAL). The columns query … code hold `names.id`; client and served_by the position in their enum."""
+    PRIMARY KEY (epoch, seq)"""
+
+STORE_DDL = f"""
+CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+INSERT OR IGNORE INTO names (id, name) VALUES (0, '');
+CREATE TABLE IF NOT EXISTS runs ({_COLUMNS}) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS open_runs ({_COLUMNS}) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cursors (epoch INTEGER PRIMARY KEY, segment INTEGER NOT NULL, position INTEGER NOT NULL);
+PRAGMA user_version = {STORE_VERSION};
+"""  # noqa: S608
+"""The embedded store (SQLite, WAL). The columns query … code hold `names.id` (0: the empty name); client and served_by the
+position in their enum. `open_runs` holds what began and has not ended; it moves to `runs` when it ends, as `aborted` if its
+process died. `cursors` says how far the spool's segments of an epoch are in `runs`, in the same transaction as the runs."""

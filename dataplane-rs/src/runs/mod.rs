@@ -3,9 +3,13 @@
 //!
 //! `layout` is the form of a segment (pure), `record` the thread-owned writer, `spool` the directory that all share,
 //! `ship` the way to the store.
+#[rustfmt::skip]
+pub mod ddl;
 pub mod layout;
 pub mod record;
+pub mod ship;
 pub mod spool;
+pub mod store;
 
 pub use record::{Client, Close, Forwarded, Names, Open, QueryNames, Recorder, Run, ServedBy};
 pub use spool::{Spool, SpoolError};

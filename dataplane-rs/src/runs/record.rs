@@ -4,6 +4,7 @@
 //!
 //! IO: pwrite on a pre-allocated segment; rarely the creation of one, when the keeper thread hasn't one ready.
 use super::RunId;
+use super::ddl::PARAMS_LIMIT;
 use super::layout::{self, BLOCK_HEAD, Kind, Record};
 use super::spool::{Feed, Segment, Spool, SpoolError};
 use crate::codes::Code;
@@ -16,8 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokio::sync::watch;
 
-/// Longest recorded parameters in bytes; longer ones are recorded as `{"$omitted":BYTES}` (contract: PARAMS_LIMIT_BYTES).
-pub const PARAMS_LIMIT: usize = 65_536;
 /// A block is written when it has grown to this, within the turn.
 const BLOCK_TARGET: usize = 256 * 1024;
 /// Room that one record may need besides its parameters: fixed part, trace, lengths and five definitions.
@@ -594,7 +593,7 @@ impl Recorder {
                 self.recorded = self.sequence;
                 self.commits += 1;
                 self.closing.clear();
-                self.feed.committed(&self.segment, self.offset, self.commits);
+                self.feed.committed(&self.segment, self.offset, self.commits, self.sequence);
                 self.spool.wake_keeper();
                 if self.next.is_none() && self.segment.header.size - self.offset < self.segment.header.size / 2 {
                     self.next = self.feed.take_spare();

@@ -61,6 +61,10 @@ pub struct Feed {
     pub(super) segments: Mutex<VecDeque<Arc<Segment>>>,
     spare: Mutex<Option<Arc<Segment>>>,
     commits: AtomicU64,
+    /// Last sequence that the kernel has.
+    pub(super) recorded: AtomicU64,
+    /// Last sequence that the store has.
+    pub(super) shipped: AtomicU64,
     pub(super) synced: watch::Sender<u64>,
     /// The recorder is gone.
     pub(super) finished: AtomicBool,
@@ -89,6 +93,8 @@ pub struct Spool {
     directory: PathBuf,
     /// Held as long as we live; the kernel releases it whatever kills us.
     _lock: File,
+    /// What earlier processes left, by epoch and number; the shipper takes it.
+    pub(super) leftovers: Mutex<Vec<PathBuf>>,
     bound: AtomicU64,
     drop_when_full: AtomicBool,
     sync_before_answer: AtomicBool,
@@ -118,14 +124,13 @@ impl Spool {
             fs::TryLockError::WouldBlock => SpoolError::Locked,
             fs::TryLockError::Error(error) => SpoolError::Io(error),
         })?;
-        let (mut used, mut segments) = (0, 0);
-        for path in segment_files(&directory)? {
-            used += fs::metadata(path)?.len();
-            segments += 1;
-        }
+        let leftovers = segment_files(&directory)?;
+        let used = leftovers.iter().map(|path| Ok(fs::metadata(path)?.len())).sum::<io::Result<u64>>()?;
+        let segments = leftovers.len() as u64;
         let spool = Arc::new(Self {
             directory,
             _lock: guard,
+            leftovers: Mutex::new(leftovers),
             bound: AtomicU64::new(1 << 30),
             drop_when_full: AtomicBool::new(false),
             sync_before_answer: AtomicBool::new(false),
@@ -193,6 +198,8 @@ impl Spool {
                 segments: Mutex::new(VecDeque::from([segment.clone()])),
                 spare: Mutex::new(None),
                 commits: AtomicU64::new(0),
+                recorded: AtomicU64::new(0),
+                shipped: AtomicU64::new(0),
                 synced: watch::Sender::new(0),
                 finished: AtomicBool::new(false),
             });
@@ -224,7 +231,18 @@ impl Spool {
         !self.failing.load(Ordering::Relaxed)
     }
 
-    fn segment_size(&self) -> u64 {
+    /// Runs that the kernel has and the store lacks, as far as live recorders tell.
+    pub fn waiting(&self) -> u64 {
+        let left = |feed: &Arc<Feed>| feed.recorded.load(Ordering::Relaxed).saturating_sub(feed.shipped.load(Ordering::Relaxed));
+        lock(&self.feeds).iter().map(left).sum()
+    }
+
+    /// Whether every recorder is gone and all its runs are in the store, and those of former processes too.
+    pub fn is_drained(&self) -> bool {
+        lock(&self.feeds).is_empty() && lock(&self.leftovers).is_empty()
+    }
+
+    pub(super) fn segment_size(&self) -> u64 {
         let feeds = lock(&self.feeds).len().max(1) as u64;
         (self.bound.load(Ordering::Relaxed) / (4 * feeds)).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES) & !4095
     }
@@ -349,7 +367,8 @@ impl Feed {
         lock(&self.spare).take()
     }
 
-    pub(super) fn committed(&self, segment: &Segment, offset: u64, commits: u64) {
+    pub(super) fn committed(&self, segment: &Segment, offset: u64, commits: u64, sequence: u64) {
+        self.recorded.store(sequence, Ordering::Relaxed);
         segment.committed.store(offset, Ordering::Release);
         self.commits.store(commits, Ordering::SeqCst);
     }

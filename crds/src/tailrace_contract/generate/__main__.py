@@ -3,12 +3,12 @@
 import sys
 from pathlib import Path
 
-from tailrace_contract.generate import rust_codes
+from tailrace_contract.generate import rust_codes, rust_store
 
 
 def outputs() -> dict[str, str]:
     """Path below the repository → text, for every generated file."""
-    return {"dataplane-rs/src/codes.rs": rust_codes.render()}
+    return {"dataplane-rs/src/codes.rs": rust_codes.render(), "dataplane-rs/src/runs/ddl.rs": rust_store.render()}
 
 
 def main(arguments: list[str]) -> int:

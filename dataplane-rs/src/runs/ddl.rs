@@ -1,0 +1,29 @@
+//! Generated from tailrace_contract.run by `make generate`. Do not edit.
+
+/// `PRAGMA user_version` of the embedded store.
+pub const STORE_VERSION: i64 = 1;
+
+/// Longest recorded parameters in bytes.
+pub const PARAMS_LIMIT: usize = 65536;
+
+/// Tables of the embedded store.
+pub const STORE_DDL: &str = r"
+CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+INSERT OR IGNORE INTO names (id, name) VALUES (0, '');
+CREATE TABLE IF NOT EXISTS runs (
+    epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
+    time_us INTEGER NOT NULL, duration_us INTEGER NOT NULL, queue_us INTEGER NOT NULL, database_us INTEGER NOT NULL,
+    query INTEGER NOT NULL, query_version INTEGER NOT NULL, key INTEGER NOT NULL, connection INTEGER NOT NULL,
+    status INTEGER NOT NULL, code INTEGER NOT NULL, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, batch INTEGER NOT NULL,
+    trace BLOB, client INTEGER NOT NULL, served_by INTEGER NOT NULL, params TEXT,
+    PRIMARY KEY (epoch, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS open_runs (
+    epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
+    time_us INTEGER NOT NULL, duration_us INTEGER NOT NULL, queue_us INTEGER NOT NULL, database_us INTEGER NOT NULL,
+    query INTEGER NOT NULL, query_version INTEGER NOT NULL, key INTEGER NOT NULL, connection INTEGER NOT NULL,
+    status INTEGER NOT NULL, code INTEGER NOT NULL, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, batch INTEGER NOT NULL,
+    trace BLOB, client INTEGER NOT NULL, served_by INTEGER NOT NULL, params TEXT,
+    PRIMARY KEY (epoch, seq)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS cursors (epoch INTEGER PRIMARY KEY, segment INTEGER NOT NULL, position INTEGER NOT NULL);
+PRAGMA user_version = 1;
+";
