@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv lock fmt lint generate deny build test clean
+.PHONY: help venv lock fmt lint generate deny build test differential faults clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -57,6 +57,16 @@ build: ## Release builds of the data plane and the load generator
 test: venv ## Every test that needs no cluster
 	cargo test --workspace
 	pytest
+
+N ?= 5000
+SEED ?= 1
+ROUNDS ?= 20
+
+differential: venv ## N calls to the data plane and to Python alone, everything compared (N=50000 SEED=1)
+	python -m tailrace_loadtest.differential --calls $(N) --seed $(SEED)
+
+faults: venv ## kill -9 under full load, run ids compared as sets (ROUNDS=20)
+	python -m tailrace_loadtest.faults --rounds $(ROUNDS)
 
 clean: ## Remove what was built here
 	rm -rf .venv .demo .tailrace target

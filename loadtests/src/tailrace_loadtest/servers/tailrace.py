@@ -84,6 +84,10 @@ class Tailrace:
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
         self.restarts = 0
+        self.probes: list[str] = []
+        """Run ids of our own calls in `wait_ready`."""
+        self.unheard = 0
+        """Our own calls that got no answer."""
         for name, text in self.keys.items():
             _private(self.data / "keys" / self.identity.namespace / name, text + "\n")
         _private(self.data / "gateway-secret", self.identity.gateway_secret)
@@ -161,10 +165,12 @@ class Tailrace:
                 with urllib.request.urlopen(request, timeout=5):  # noqa: S310
                     return
             except urllib.error.HTTPError as error:
+                self.probes += [run_id for run_id in (error.headers.get("X-Run-Id"),) if run_id]
                 if error.code in (404, 403):
                     return
                 last = f"{error.code} {error.read()[:200]!r}"
             except (OSError, TimeoutError) as error:
+                self.unheard += 1
                 last = type(error).__name__
             for name, process in self.processes.items():
                 if process.poll() is not None and self._keeper is None:
