@@ -1,0 +1,187 @@
+"""A call of a query, from its admission to its answer.
+
+IO: the request's body, the database, the answer. A client who leaves cancels the statement. Whole answers are buffered (at most one page, or
+10,000 rows); streams go out as the rows come and stop reading the database while the client does not read.
+"""
+
+import asyncio
+import time
+from contextlib import aclosing, suppress
+
+from tailrace_contract.plan import Missing, QueryPlan, Returns
+from tailrace_gateway.serve.admission import Admitted, Body, Granted, Refused, admit, grant, prefers_timing
+from tailrace_gateway.serve.answer import Reply, Timing, next_link, success_fields
+from tailrace_gateway.serve.cursor import Subject, seal
+from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
+from tailrace_gateway.serve.exchange import ClientLeft, Exchange
+from tailrace_gateway.serve.formats import affected
+from tailrace_gateway.serve.serving import Serving
+from tailrace_gateway.serve.tables import Key, Tables
+from tailrace_gateway.serve.values import Malformed
+
+
+async def answer_query(exchange: Exchange, serving: Serving, tables: Tables, key: Key, name: str) -> None:
+    """Answers one call of `/q/NAME`; Refused for whatever the checks find."""
+    granted = grant(exchange.request, name, tables, key, exchange.facts)
+    deadline_s = asyncio.get_running_loop().time() + granted.query.plan.timeout_ms / 1000
+    body = await exchange.body() if exchange.request.method == "POST" else Body()
+    admitted = admit(exchange.request, granted, tables, body, exchange.facts)
+    checked_s = time.monotonic()
+    ask = Ask(
+        connection=granted.query.connection,
+        version=granted.query.plan.version,
+        statement=admitted.statement,
+        columns=granted.query.plan.columns,
+        values=admitted.values,
+        limit=admitted.limit,
+        deadline_s=deadline_s,
+        write=granted.query.plan.write,
+        idempotency=admitted.idempotency,
+        trace=exchange.sampled_trace,
+    )
+    call = _Call(exchange, serving, tables, admitted, checked_s)
+    work = asyncio.ensure_future(call.stream(ask) if admitted.streamed else call.whole(ask))
+    leaving = asyncio.ensure_future(exchange.left())
+    try:
+        await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            exchange.left_early = True
+            work.cancel()
+            await asyncio.wait((work,))
+        if work.cancelled():
+            raise ClientLeft
+        work.result()
+    finally:
+        leaving.cancel()
+        if not work.done():
+            work.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await work
+
+
+class _Call:
+    """One admitted call."""
+
+    def __init__(self, exchange: Exchange, serving: Serving, tables: Tables, admitted: Admitted, checked_s: float) -> None:
+        self.exchange = exchange
+        self.serving = serving
+        self.tables = tables
+        self.admitted = admitted
+        self.checked_s = checked_s
+
+    @property
+    def granted(self) -> Granted:
+        return self.admitted.granted
+
+    @property
+    def plan(self) -> QueryPlan:
+        return self.admitted.granted.query.plan
+
+    def _done(self, done: Done) -> None:
+        self.exchange.facts.queue_us, self.exchange.facts.database_us = done.queue_us, done.database_us
+
+    async def whole(self, ask: Ask) -> None:
+        """An answer with a length."""
+        rows: list[Row] = []
+        done = Done()
+        try:
+            async with aclosing(self.serving.executor(ask.connection.engine).stream(ask)) as events:
+                async for event in events:
+                    if isinstance(event, Rows):
+                        rows += event.rows
+                    else:
+                        done = event
+        except StatementFailed as failed:
+            self._done(Done(queue_us=failed.queue_us, database_us=failed.database_us))
+            raise Refused(failed.failure.value) from None
+        self._done(done)
+        encoding_s = time.monotonic()
+        if self.plan.returns is Returns.NONE:
+            body, shown, truncated, link = affected(self.admitted.form, done.affected), 0, None, None
+        else:
+            body, shown, truncated, link = self._rows(rows)
+        timing = self._timing(done, time.monotonic() - encoding_s)
+        fields = success_fields(
+            self.admitted.form,
+            self.exchange.run_id,
+            rows=shown,
+            truncated=truncated,
+            link=link,
+            now_s=time.time(),
+            length=len(body),
+            timing=timing,
+        )
+        await self.exchange.finish(Reply(200, fields, body, rows=shown))
+
+    def _timing(self, done: Done, encode_s: float) -> Timing | None:
+        if not prefers_timing(self.exchange.request):
+            return None
+        return Timing((self.checked_s - self.exchange.began_s) * 1000, done.queue_us / 1000, done.database_us / 1000, encode_s * 1000)
+
+    def _rows(self, rows: list[Row]) -> tuple[bytes, int, bool, str | None]:
+        """Body, rows in it, whether there are more, target of the next page."""
+        returns, form, writer = self.plan.returns, self.admitted.form, self.granted.sight.writer
+        more = self.admitted.shown is not None and len(rows) > self.admitted.shown
+        rows = rows[: self.admitted.shown]
+        if not rows and returns is Returns.ONE and self.plan.missing is Missing.ERROR:
+            raise Refused("row_not_found")
+        try:
+            written = writer.separator(form).join([writer.row(form, row) for row in rows])
+            body = writer.begin(form, returns) + written + writer.end(form, returns, len(rows), more)
+            link = self._link(rows[-1]) if more and self.plan.page is not None else None
+        except Malformed:
+            raise Refused(Failure.REFUSED.value) from None
+        return body, len(rows), more, link
+
+    def _link(self, last: Row) -> str:
+        page, query = self.plan.page, self.granted.query
+        assert page is not None
+        assert self.tables.cursor_key is not None
+        subject = Subject(self.granted.key.id, query.name, query.plan.version)
+        cursor = seal(self.tables.cursor_key, subject, [last[key.column] for key in page.keys], query.connection.engine)
+        return next_link(query.name, self.exchange.request.arguments, cursor, self.admitted.has_body)
+
+    async def stream(self, ask: Ask) -> None:
+        """An answer without a length: the head leaves with the first rows, or at the end of an empty result."""
+        form, returns, writer = self.admitted.form, self.plan.returns, self.granted.sight.writer
+        exchange = self.exchange
+        try:
+            async with asyncio.timeout_at(ask.deadline_s), aclosing(self.serving.executor(ask.connection.engine).stream(ask)) as events:
+                async for event in events:
+                    encoded = b"".join([writer.row(form, row) for row in event.rows]) if isinstance(event, Rows) else b""
+                    if not exchange.started:
+                        await self._start()
+                        encoded = writer.begin(form, returns) + encoded
+                    if isinstance(event, Rows):
+                        exchange.facts.rows += len(event.rows)
+                        await exchange.send_chunk(encoded)
+                    else:
+                        self._done(event)
+                        await exchange.send_chunk(encoded + writer.end(form, returns, exchange.facts.rows, truncated=False))
+        except StatementFailed as failed:
+            self._done(Done(queue_us=failed.queue_us, database_us=failed.database_us))
+            await self._broken(failed.failure.value)
+        except TimeoutError:
+            await self._broken(Failure.TIMEOUT.value)
+        except Malformed:
+            await self._broken(Failure.REFUSED.value)
+        else:
+            await exchange.end_stream(200, "")
+
+    async def _start(self) -> None:
+        fields = success_fields(
+            self.admitted.form,
+            self.exchange.run_id,
+            rows=None,
+            truncated=False,
+            link=None,
+            now_s=time.time(),
+            length=None,
+            timing=None,
+        )
+        await self.exchange.start_stream(fields)
+
+    async def _broken(self, code: str) -> None:
+        if not self.exchange.started:
+            raise Refused(code)
+        await self.exchange.end_stream(200, code)

@@ -1,0 +1,239 @@
+"""One request and its answer over ASGI: the body in, the run stored, then the answer out.
+
+IO: ASGI's receive and send, the recorder. A run is stored before its answer leaves. Forwarded calls are recorded by the data plane: their
+facts go out in private header fields instead.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from tailrace_contract.codes import Fault
+from tailrace_contract.run import ClientClass, Epoch, Run, Sequence, ServedBy, parse_run_id, run_id
+from tailrace_gateway.observe import Event, Observer, observation
+from tailrace_gateway.serve.admission import BODY_LIMIT_BYTES, Body, Facts
+from tailrace_gateway.serve.answer import Fields, Reply, refusal
+from tailrace_gateway.serve.recording import Recorder, RunsUnavailable
+from tailrace_gateway.serve.request import Address, Network, Request, networks
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+BODY_DEADLINE_S = 30.0
+
+_SHARED: tuple[Network, ...] = networks(
+    ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "fc00::/7", "fe80::/10")
+)
+
+
+class ClientLeft(Exception):
+    """The client went away before its answer."""
+
+
+def client_class(address: Address) -> ClientClass:
+    """Where a call came from, without the address. The twin of `dataplane-rs/src/runs/record.rs`."""
+    if address.is_loopback:
+        return ClientClass.LOOPBACK
+    private = any(address.version == network.version and address in network for network in _SHARED)
+    return ClientClass.PRIVATE if private else ClientClass.PUBLIC
+
+
+class Exchange:
+    """State of one exchange. `finish` or (`start_stream`, `send_chunk`…, `end_stream`) exactly once."""
+
+    def __init__(
+        self, request: Request, receive: Receive, send: Send, recorder: Recorder, observe: Observer, forwarded_id: str | None
+    ) -> None:
+        self.request = request
+        self.facts = Facts()
+        self.address: Address = request.peer
+        self.began_s = time.monotonic()
+        self._receive = receive
+        self._send = send
+        self._recorder = recorder
+        self._observe = observe
+        self._forwarded_id = forwarded_id
+        self._id: tuple[Epoch, Sequence] | None = None
+        self._trace = request.trace()
+        self.started = False
+        self.left_early = False
+        """The client went while the call could no longer be undone."""
+        self._stored = False
+        self._sent_bytes = 0
+
+    @property
+    def run_id(self) -> str:
+        """The run's id; drawn at its first use, and then always stored."""
+        if self._forwarded_id is not None:
+            return self._forwarded_id
+        if self._id is None:
+            self._id = self._recorder.draw()
+        return run_id(*self._id)
+
+    @property
+    def sampled_trace(self) -> str | None:
+        """The traceparent's text, when it is to go along with the statement."""
+        return self._trace.text if self._trace is not None and self._trace.sampled else None
+
+    async def body(self) -> Body:
+        """The request's body, bounded; ClientLeft when it breaks off or does not come in time."""
+        data = bytearray()
+        try:
+            async with asyncio.timeout(BODY_DEADLINE_S):
+                while True:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientLeft
+                    data += message.get("body", b"")
+                    if len(data) > BODY_LIMIT_BYTES:
+                        return Body(too_large=True)
+                    if not message.get("more_body", False):
+                        return Body(bytes(data))
+        except TimeoutError:
+            raise ClientLeft from None
+
+    async def left(self) -> None:
+        """Returns when the client has gone."""
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                return
+
+    def _run(self, status: int, code: str, size: int) -> Run | None:
+        if self._forwarded_id is not None:
+            return None
+        self.run_id  # noqa: B018 - drawn here at the latest
+        assert self._id is not None
+        facts = self.facts
+        return Run(
+            epoch=self._id[0],
+            sequence=self._id[1],
+            time_us=time.time_ns() // 1000,
+            duration_us=round((time.monotonic() - self.began_s) * 1e6),
+            queue_us=facts.queue_us,
+            database_us=facts.database_us,
+            query=facts.query,
+            query_version=facts.query_version,
+            key=facts.key,
+            connection=facts.connection,
+            status=status,
+            code=code,
+            rows=facts.rows,
+            bytes=size,
+            batch=1,
+            trace=self._trace.id if self._trace is not None else "",
+            client=client_class(self.address),
+            served_by=ServedBy.GATEWAY,
+            params=facts.params,
+        )
+
+    def _tell(self, status: int, code: str) -> None:
+        self._observe(
+            observation(
+                Event.CALL_FINISHED,
+                query=self.facts.query,
+                status=status,
+                code=code,
+                served_by=(ServedBy.GATEWAY if self._forwarded_id is None else ServedBy.FORWARDED).value,
+                duration_s=time.monotonic() - self.began_s,
+                database_s=self.facts.database_us / 1e6,
+            )
+        )
+
+    def _private(self, code: str) -> Fields:
+        """What the data plane records of a forwarded call; it takes them off."""
+        if self._forwarded_id is None:
+            return []
+        facts = self.facts
+        told = (
+            ("Rows", str(facts.rows)),
+            ("Database-Us", str(facts.database_us)),
+            ("Code", code),
+            ("Key", facts.key),
+            ("Query", facts.query),
+            ("Query-Version", facts.query_version),
+            ("Connection", facts.connection),
+        )
+        return [(f"X-Tailrace-{name}", value) for name, value in told if value]
+
+    async def finish(self, reply: Reply) -> None:
+        """Stores the run and sends the whole answer."""
+        self.facts.rows = reply.rows
+        status = 499 if self.left_early else reply.status
+        run = self._run(status, reply.code, len(reply.body))
+        if run is not None:
+            try:
+                await self._recorder.store(run)
+            except RunsUnavailable:
+                self._observe(observation(Event.RUN_STORE_FAILED, reason="store"))
+                reply = refusal("spool_full", None, time.time())
+        self._stored = True
+        self._tell(status, reply.code)
+        self.started = True
+        await self._head(reply.status, [*reply.fields, *self._private(reply.code)])
+        await self._send({"type": "http.response.body", "body": reply.body})
+
+    async def finish_unrecorded(self, reply: Reply) -> None:
+        """Sends an answer that has no run (OPTIONS)."""
+        self.started = True
+        await self._head(reply.status, reply.fields)
+        await self._send({"type": "http.response.body", "body": reply.body})
+
+    async def refuse(self, code: str, faults: tuple[tuple[str, Fault], ...] = (), allow: str = "") -> None:
+        """Finishes with a problem."""
+        await self.finish(refusal(code, self.run_id, time.time(), faults, allow))
+
+    async def gone(self) -> None:
+        """Records that the client left before the end of its answer. Nothing more is sent."""
+        if self._stored:
+            return
+        run = self._run(499, "client_closed", self._sent_bytes)
+        self._tell(499, "client_closed")
+        self._stored = True
+        if run is not None:
+            try:
+                await self._recorder.store(run)
+            except RunsUnavailable:
+                self._observe(observation(Event.RUN_STORE_FAILED, reason="store"))
+
+    # Streams: a run that is open (`aborted`) before the head leaves, and whole at the end.
+
+    async def start_stream(self, fields: Fields) -> None:
+        """Stores the run as open and sends the head of a 200."""
+        run = self._run(200, "aborted", 0)
+        if run is not None:
+            await self._recorder.store(run)
+        self.started = True
+        await self._head(200, [*fields, *self._private("")])
+
+    async def send_chunk(self, data: bytes) -> None:
+        """Sends a part of the body; waits while the client's buffer is full."""
+        if data:
+            self._sent_bytes += len(data)
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end_stream(self, status: int, code: str) -> None:
+        """Stores the whole run; ends the body, unless it failed: then the connection is cut by not ending it."""
+        run = self._run(status, code, self._sent_bytes)
+        if run is not None:
+            await self._recorder.store(run)
+        self._stored = True
+        self._tell(status, code)
+        if not code:
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _head(self, status: int, fields: Fields) -> None:
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+def forwarded_id(value: bytes | None) -> str | None:
+    """The run id that the data plane sent along; None when there is none that is valid."""
+    try:
+        text = (value or b"").decode("ascii")
+        parse_run_id(text)
+    except (UnicodeDecodeError, ValueError):
+        return None
+    return text

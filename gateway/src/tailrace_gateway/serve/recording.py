@@ -1,0 +1,21 @@
+"""Where runs of calls go that Python answers: the store when it is alone, the data plane's hands when the call was forwarded."""
+
+from typing import Protocol
+
+from tailrace_contract.run import Epoch, Run, Sequence
+
+
+class RunsUnavailable(Exception):
+    """The run cannot be stored; the answer must not leave (503 `spool_full`)."""
+
+
+class Recorder(Protocol):
+    """Stores runs before their answers leave. Every drawn id must be stored, else the epoch has a gap."""
+
+    def draw(self) -> tuple[Epoch, Sequence]:
+        """The next run id."""
+        ...
+
+    async def store(self, run: Run) -> None:
+        """Stores a run (again: replaces the one of that id, which was open). RunsUnavailable when it cannot."""
+        ...

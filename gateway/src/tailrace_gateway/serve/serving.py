@@ -1,0 +1,36 @@
+"""What all calls share: the tables of the moment, the databases, the recorder. One for the process; the tables are swapped in one step."""
+
+from tailrace_contract.plan import Engine
+from tailrace_gateway.observe import Observer
+from tailrace_gateway.serve.engine import Executor
+from tailrace_gateway.serve.postgres.execute import PostgresExecutor
+from tailrace_gateway.serve.recording import Recorder
+from tailrace_gateway.serve.sqlite.execute import SqliteExecutor
+from tailrace_gateway.serve.tables import Tables
+
+
+class Serving:
+    """A call takes `tables` once, at its beginning, and ends with those."""
+
+    def __init__(self, recorder: Recorder, observe: Observer, executors: dict[Engine, Executor] | None = None) -> None:
+        self.recorder = recorder
+        self.observe = observe
+        self.tables: Tables | None = None
+        self._postgres = PostgresExecutor(observe)
+        self._sqlite = SqliteExecutor()
+        self._executors: dict[Engine, Executor] = executors or {Engine.POSTGRES: self._postgres, Engine.SQLITE: self._sqlite}
+
+    def swap(self, tables: Tables) -> None:
+        """Serves these from the next call on; connections that they no longer have are closed once idle."""
+        self.tables = tables
+        self._postgres.retain(tables.snapshot.connections)
+        self._sqlite.retain(tables.snapshot.connections)
+
+    def executor(self, engine: Engine) -> Executor:
+        """Of a connection."""
+        return self._executors[engine]
+
+    async def close(self) -> None:
+        """Closes the databases."""
+        await self._postgres.close()
+        await self._sqlite.close()
