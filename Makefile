@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv lock fmt lint generate deny build test differential faults clean
+.PHONY: help venv lock fmt lint generate deny build test differential faults bench clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -68,5 +68,8 @@ differential: venv ## N calls to the data plane and to Python alone, everything 
 faults: venv ## kill -9 under full load, run ids compared as sets (ROUNDS=20)
 	python -m tailrace_loadtest.faults --rounds $(ROUNDS)
 
+bench: venv ## The figures of docs/performance.md, into .bench/
+	python -m tailrace_loadtest.bench --output .bench
+
 clean: ## Remove what was built here
-	rm -rf .venv .demo .tailrace target
+	rm -rf .venv .demo .tailrace .bench target

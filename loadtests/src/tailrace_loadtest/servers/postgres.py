@@ -84,6 +84,12 @@ class Postgres:
             time.sleep(0.1)
         raise RuntimeError(f"PostgreSQL did not start: {(self.home / 'log').read_text()[-2000:]}")
 
+    @property
+    def pid(self) -> int:
+        """The postmaster's process id, while it runs."""
+        assert self._process is not None, "the server runs"
+        return self._process.pid
+
     def stop(self, mode: str = "fast") -> None:
         """Ends the server (`fast`, or `immediate` for a crash) and leaves its data."""
         if self._process is None:

@@ -70,6 +70,7 @@ class Tailrace:
         threads: int | None = None,
         options: Iterable[str] = (),
         taskset: str | None = None,
+        ready_s: float = READY_S,
     ) -> None:
         self.files = list(files)
         self.identity = identity or Identity(self.files)
@@ -80,6 +81,7 @@ class Tailrace:
         self.url = f"http://127.0.0.1:{self.port}"
         self.has_data_plane = data_plane
         self._threads, self._options, self._taskset = threads, list(options), taskset
+        self._ready_s = ready_s
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
@@ -154,11 +156,11 @@ class Tailrace:
                     self.restarts += 1
                     self._spawn(name, self.commands()[name])
 
-    def wait_ready(self, timeout_s: float = READY_S) -> None:
+    def wait_ready(self) -> None:
         """Waits for an answer that is not 503 not_ready."""
         key = next(iter(self.keys.values()), "")
         request = urllib.request.Request(f"{self.url}/q/no_such_query", headers={"X-API-Key": key})  # noqa: S310
-        end = time.monotonic() + timeout_s
+        end = time.monotonic() + self._ready_s
         last = "nothing"
         while time.monotonic() < end:
             try:
@@ -176,7 +178,7 @@ class Tailrace:
                 if process.poll() is not None and self._keeper is None:
                     raise RuntimeError(f"{name} ended with {process.returncode}:\n{self.log(name)[-3000:]}")
             time.sleep(0.05)
-        raise RuntimeError(f"not ready after {timeout_s} s ({last}):\n" + "\n".join(self.log(name)[-2000:] for name in self.processes))
+        raise RuntimeError(f"not ready after {self._ready_s} s ({last}):\n" + "\n".join(self.log(name)[-2000:] for name in self.processes))
 
     def log(self, name: str) -> str:
         """What a process wrote."""
