@@ -67,6 +67,11 @@ impl Settings {
         self.statement_timeout.as_millis().clamp(1, i32::MAX as u128).to_string()
     }
 
+    /// The server's own limit of a statement.
+    pub const fn statement_timeout(&self) -> Duration {
+        self.statement_timeout
+    }
+
     /// Parameters of the startup packet besides user, database, options and application_name.
     pub fn startup(&self, access: Access, pooler: Pooler, attrs: SessionAttrs) -> Vec<(&str, String)> {
         if pooler == Pooler::Transaction {
@@ -88,7 +93,7 @@ impl Settings {
         let pins = PINS.iter().map(|(name, _)| format!(", pg_catalog.current_setting('{name}')"));
         format!(
             "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('{READ_ONLY}'), \
-             (SELECT setting FROM pg_catalog.pg_settings WHERE name = '{TIMEOUT}'){}",
+             (extract(epoch FROM pg_catalog.current_setting('{TIMEOUT}')::pg_catalog.interval) * 1000)::pg_catalog.int8{}",
             pins.collect::<String>()
         )
     }

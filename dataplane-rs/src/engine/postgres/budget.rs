@@ -1,0 +1,163 @@
+//! How many connections this process may hold to one database, over all threads and both lanes (`maxConnections`).
+//! IO: none. May reject: nothing; who finds no room waits or goes without.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+/// Who has waited this long for room is hungry: other threads then give up connections instead of keeping them to themselves.
+const HUNGRY: Duration = Duration::from_millis(50);
+
+/// One per ConnectionPlan, shared by all threads.
+#[derive(Debug)]
+pub struct Budget {
+    room: Arc<Semaphore>,
+    limit: usize,
+    /// Part of `limit` that shared lanes hold.
+    shared: AtomicUsize,
+    hungry: AtomicUsize,
+    wanted: Notify,
+}
+
+/// Room for one connection; freed when dropped.
+#[derive(Debug)]
+pub struct Permit {
+    _room: OwnedSemaphorePermit,
+    shared: Option<Arc<Budget>>,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        if let Some(budget) = &self.shared {
+            budget.shared.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Counts a hungry waiter as long as it lives.
+struct Hunger<'a>(&'a AtomicUsize, &'a AtomicUsize);
+
+impl<'a> Hunger<'a> {
+    fn new(all: &'a AtomicUsize, own: &'a AtomicUsize) -> Self {
+        all.fetch_add(1, Ordering::Relaxed);
+        own.fetch_add(1, Ordering::Relaxed);
+        Self(all, own)
+    }
+}
+
+impl Drop for Hunger<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.1.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Budget {
+    /// Room for `limit` connections.
+    pub fn new(limit: u32) -> Arc<Self> {
+        let limit = limit.max(1) as usize;
+        Arc::new(Self {
+            room: Arc::new(Semaphore::new(limit)),
+            limit,
+            shared: AtomicUsize::new(0),
+            hungry: AtomicUsize::new(0),
+            wanted: Notify::new(),
+        })
+    }
+
+    /// Room if there is some now and nobody waits for it.
+    pub fn try_acquire(&self) -> Option<Permit> {
+        let room = Arc::clone(&self.room).try_acquire_owned().ok()?;
+        Some(Permit { _room: room, shared: None })
+    }
+
+    /// Room for a shared lane, which keeps it for long: at most half of all, so that the exclusive lane is never starved.
+    /// None with a limit of 1: then everything is exclusive.
+    pub fn try_acquire_shared(self: &Arc<Self>) -> Option<Permit> {
+        let most = self.limit / 2;
+        let take = |held: usize| (held < most).then_some(held + 1);
+        self.shared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        match Arc::clone(&self.room).try_acquire_owned() {
+            Ok(room) => Some(Permit { _room: room, shared: Some(Arc::clone(self)) }),
+            Err(_) => {
+                self.shared.fetch_sub(1, Ordering::Relaxed);
+                self.want();
+                None
+            }
+        }
+    }
+
+    /// Waits for room, first come first served. `own` counts the hungry among the caller's own kind (one thread's pool).
+    /// Cancel safe. Give it a deadline.
+    pub async fn acquire(&self, own: &AtomicUsize) -> Permit {
+        self.want();
+        let room = Arc::clone(&self.room).acquire_owned();
+        tokio::pin!(room);
+        let mut hunger = None;
+        loop {
+            tokio::select! {
+                biased;
+                // The semaphore is never closed.
+                Ok(room) = &mut room => return Permit { _room: room, shared: None },
+                () = tokio::time::sleep(HUNGRY), if hunger.is_none() => {
+                    hunger = Some(Hunger::new(&self.hungry, own));
+                    self.want();
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Asks all holders of idle connections to close one.
+    pub fn want(&self) {
+        self.wanted.notify_waiters();
+    }
+
+    /// Resolves when somebody looks for room.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Whether somebody outside of `own` is hungry.
+    pub fn others_hungry(&self, own: &AtomicUsize) -> bool {
+        self.hungry.load(Ordering::Relaxed) > own.load(Ordering::Relaxed)
+    }
+
+    /// Connections that may still be opened.
+    pub fn free(&self) -> usize {
+        self.room.available_permits()
+    }
+
+    /// `maxConnections`.
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn never_more_than_the_limit_and_never_all_shared() {
+        let budget = Budget::new(3);
+        let lane = budget.try_acquire_shared().unwrap();
+        assert!(budget.try_acquire_shared().is_none());
+        let _a = budget.try_acquire().unwrap();
+        let b = budget.try_acquire().unwrap();
+        assert!(budget.try_acquire().is_none());
+        let (own, other) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let waiter = budget.acquire(&own);
+        tokio::pin!(waiter);
+        assert!(tokio::time::timeout(HUNGRY * 2, &mut waiter).await.is_err());
+        assert!(budget.others_hungry(&other) && !budget.others_hungry(&own));
+        drop(b);
+        let _b = waiter.await;
+        assert!(!budget.others_hungry(&other));
+        drop(lane);
+        assert_eq!(budget.free(), 1);
+        assert!(budget.try_acquire_shared().is_some());
+        assert!(Budget::new(1).try_acquire_shared().is_none());
+    }
+}

@@ -1,0 +1,507 @@
+//! The exclusive lane's connections of one thread: lent one call at a time, bounded by the shared `Budget`, replaced when they age.
+//!
+//! IO: connects; a janitor task looks after idle connections about once a second and ends with the pool.
+//! May reject: `PoolFull` when the queue is full or no connection came free in time, `Unavailable` when none can be opened.
+use super::budget::{Budget, Permit};
+use super::connect::ConnectError;
+use super::exclusive;
+use super::member::Member;
+use super::target::Source;
+use crate::engine::{Ask, Event, Failure};
+use rand::RngExt;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// Events of one call that wait for its reader, of about 64 KiB each, one of them kept free for the end. Full: the wire isn't read.
+const EVENTS: usize = 4;
+/// Calls of one thread that wait for a connection; more are told `PoolFull` at once.
+const QUEUE: usize = 1024;
+/// Failed connects in a row whose pauses (at most 0.7 s in all) a call waits for.
+const SHORT: u32 = 3;
+
+/// How long connections live and what is done when they cannot be had.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Maximum age, ± 10 %.
+    pub life: Duration,
+    /// Idle connections are closed after this.
+    pub idle: Duration,
+    /// First pause after a failed connect; doubles, with jitter.
+    pub pause: Duration,
+    /// Longest pause.
+    pub longest_pause: Duration,
+    /// For one connect over all hosts, also bounded by the call.
+    pub connect: Duration,
+    /// Calls that may wait.
+    pub queue: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            life: Duration::from_secs(1800),
+            idle: Duration::from_secs(300),
+            pause: Duration::from_millis(100),
+            longest_pause: Duration::from_secs(10),
+            connect: Duration::from_secs(30),
+            queue: QUEUE,
+        }
+    }
+}
+
+/// Pauses between attempts that fail.
+#[derive(Debug, Default)]
+struct Backoff {
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl Backoff {
+    /// When the next attempt may be made, if not now.
+    fn paused(&self, now: Instant) -> Option<Instant> {
+        self.not_before.filter(|at| *at > now)
+    }
+
+    fn failed(&mut self, limits: &Limits, now: Instant) {
+        let pause = limits.pause.saturating_mul(1 << self.failures.min(16)).min(limits.longest_pause);
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = Some(now + pause.mul_f64(rand::rng().random_range(0.5..1.0)));
+    }
+
+    fn worked(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    idle: Vec<Member>,
+    /// Who waits for a returned connection, in order; those who left are skipped.
+    waiters: VecDeque<oneshot::Sender<Member>>,
+    waiting: usize,
+    /// Connections that stand: lent, idle, recovering.
+    live: usize,
+    /// The database cannot be reached.
+    down: Backoff,
+    /// It can, but takes no more (53300, or wrong credentials beside connections that work).
+    crowded: Backoff,
+    /// The newest generation of files that a connection was opened with.
+    proven: u64,
+    closed: bool,
+}
+
+/// Counts for metrics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Open connections.
+    pub live: usize,
+    /// Of these, not lent.
+    pub idle: usize,
+    /// Calls that wait.
+    pub waiting: usize,
+    /// Connects since the start.
+    pub connects: u64,
+    /// Failed ones.
+    pub failures: u64,
+    /// Why the last connect failed, until one works. Safe to show.
+    pub last_failure: Option<String>,
+}
+
+/// A new connection. None: it could not be had, but a returned one or a later attempt may do.
+type Opened = Result<Lent, Option<Failure>>;
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    source: Arc<Source>,
+    budget: Arc<Budget>,
+    limits: Limits,
+    /// This pool's part of the budget's hungry.
+    hungry: AtomicUsize,
+    state: Mutex<State>,
+    connects: AtomicU64,
+    failures: AtomicU64,
+    last_failure: Mutex<Option<ConnectError>>,
+}
+
+/// One thread's pool of one connection plan. Dropped: idle connections close, lent ones when they come back.
+#[derive(Debug)]
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+impl Pool {
+    /// Opens nothing yet. Must be called in the thread's tokio runtime.
+    pub fn new(source: Arc<Source>, budget: Arc<Budget>, limits: Limits) -> Self {
+        let shared = Arc::new(Shared {
+            source,
+            budget,
+            limits,
+            hungry: AtomicUsize::new(0),
+            state: Mutex::default(),
+            connects: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            last_failure: Mutex::default(),
+        });
+        tokio::spawn(janitor(Arc::downgrade(&shared), Arc::clone(&shared.budget)));
+        Self { shared }
+    }
+
+    /// Runs one statement; see `Event` for what comes and how to leave.
+    pub fn submit(&self, ask: Ask) -> mpsc::Receiver<Event> {
+        let (events, receiver) = mpsc::channel(EVENTS);
+        tokio::spawn(exclusive::run(Arc::clone(&self.shared), ask, events));
+        receiver
+    }
+
+    /// Counts for metrics.
+    pub fn stats(&self) -> Stats {
+        let state = self.shared.state();
+        Stats {
+            live: state.live,
+            idle: state.idle.len(),
+            waiting: state.waiting,
+            connects: self.shared.connects.load(Ordering::Relaxed),
+            failures: self.shared.failures.load(Ordering::Relaxed),
+            last_failure: self.shared.last_failure().as_ref().map(ToString::to_string),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let idle = {
+            let mut state = self.shared.state();
+            state.closed = true;
+            state.live -= state.idle.len();
+            std::mem::take(&mut state.idle)
+        };
+        drop(idle);
+    }
+}
+
+/// Counts a waiting call as long as it lives.
+struct Waiting<'a>(&'a Shared);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.state().waiting -= 1;
+    }
+}
+
+/// A lent connection is counted until it is given back or dropped.
+pub(super) struct Lent {
+    member: Option<Member>,
+    shared: Arc<Shared>,
+}
+
+impl Lent {
+    /// The session; None only after it was given back.
+    pub fn member(&mut self) -> Result<&mut Member, Failure> {
+        self.member.as_mut().ok_or(Failure::Unavailable)
+    }
+
+    /// Back into the pool, if it is clean.
+    pub fn give_back(mut self) {
+        if let Some(member) = self.member.take() {
+            self.shared.clone().give_back(member);
+        }
+    }
+
+    /// Makes it fit again beside, then back into the pool.
+    pub fn recover(mut self) {
+        if let Some(member) = self.member.take() {
+            let shared = Arc::clone(&self.shared);
+            tokio::spawn(async move {
+                match member.recover().await {
+                    Some(member) => shared.give_back(member),
+                    None => shared.lost(),
+                }
+            });
+        }
+    }
+
+    /// Undoes what a write left, beside, then back into the pool.
+    pub fn restore(mut self) {
+        if let Some(mut member) = self.member.take() {
+            let shared = Arc::clone(&self.shared);
+            tokio::spawn(async move {
+                if member.restore().await {
+                    shared.give_back(member);
+                } else {
+                    drop(member);
+                    shared.lost();
+                }
+            });
+        }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(member) = self.member.take() {
+            drop(member);
+            self.shared.lost();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn last_failure(&self) -> MutexGuard<'_, Option<ConnectError>> {
+        self.last_failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn lost(&self) {
+        self.state().live -= 1;
+    }
+
+    fn lend(self: &Arc<Self>, member: Member) -> Lent {
+        Lent { member: Some(member), shared: Arc::clone(self) }
+    }
+
+    /// The youngest idle connection that lives.
+    fn idle(self: &Arc<Self>) -> Option<Lent> {
+        let now = Instant::now();
+        loop {
+            let mut member = self.state().idle.pop()?;
+            if member.alive(now) {
+                return Some(self.lend(member));
+            }
+            drop(member);
+            self.lost();
+        }
+    }
+
+    fn give_back(&self, mut member: Member) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let old = member.generation() < state.proven;
+        if state.closed || old || !member.clean(now) || self.budget.others_hungry(&self.hungry) {
+            state.live -= 1;
+            drop(state);
+            return;
+        }
+        member.rest(now);
+        while let Some(waiter) = state.waiters.pop_front() {
+            match waiter.send(member) {
+                Ok(()) => return,
+                Err(back) => member = back,
+            }
+        }
+        state.idle.push(member);
+    }
+
+    /// A connection for one call, by its deadline.
+    pub async fn acquire(self: &Arc<Self>, deadline: Instant) -> Result<Lent, Failure> {
+        if let Some(lent) = self.idle() {
+            return Ok(lent);
+        }
+        let mut permit = self.budget.try_acquire();
+        let _waiting = {
+            let mut state = self.state();
+            if permit.is_none() && state.waiting >= self.limits.queue {
+                return Err(Failure::PoolFull);
+            }
+            state.waiting += 1;
+            Waiting(self)
+        };
+        let mut opening: Option<oneshot::Receiver<Opened>> = None;
+        loop {
+            if let Some(room) = permit.take() {
+                match self.open(room) {
+                    Ok(receiver) => opening = Some(receiver),
+                    Err(Some(failure)) => return Err(failure),
+                    Err(None) => {}
+                }
+            }
+            let (sender, mut returned) = oneshot::channel();
+            let paused = {
+                let mut state = self.state();
+                state.waiters.push_back(sender);
+                // Those who left are only skipped when a connection comes back; keep the queue in bounds until then.
+                if state.waiters.len() > 2 * self.limits.queue {
+                    state.waiters.retain(|waiter| !waiter.is_closed());
+                }
+                let now = Instant::now();
+                state.down.paused(now).or_else(|| state.crowded.paused(now))
+            };
+            // A connection may have come back before we stood in the queue.
+            if let Some(lent) = self.idle() {
+                return Ok(lent);
+            }
+            let alone = opening.is_none();
+            let mut opened = None;
+            tokio::select! {
+                biased;
+                Ok(member) = &mut returned => return Ok(self.lend(member)),
+                result = of(&mut opening), if !alone => opened = Some(result),
+                () = sleep_until(deadline) => {}
+                () = sleep_until(paused.unwrap_or(deadline)), if alone && paused.is_some() => permit = self.budget.try_acquire(),
+                room = self.budget.acquire(&self.hungry), if alone && paused.is_none() => permit = Some(room),
+            }
+            returned.close();
+            if let Ok(member) = returned.try_recv() {
+                return Ok(self.lend(member));
+            }
+            match opened {
+                Some(Ok(Ok(lent))) => return Ok(lent),
+                Some(Ok(Err(Some(failure)))) => return Err(failure),
+                Some(Ok(Err(None)) | Err(_)) => opening = None,
+                None => {}
+            }
+            if Instant::now() >= deadline {
+                // Nobody of ours holds one, so they cannot be had.
+                return Err(if self.state().live == 0 { Failure::Unavailable } else { Failure::PoolFull });
+            }
+        }
+    }
+
+    /// Begins to open a connection, beside: a caller who leaves meanwhile leaves it to others. None: wait, for a returned one or
+    /// for the end of a pause.
+    fn open(self: &Arc<Self>, permit: Permit) -> Result<oneshot::Receiver<Opened>, Option<Failure>> {
+        let now = Instant::now();
+        {
+            let mut state = self.state();
+            if let Some(until) = state.down.paused(now) {
+                // The first pauses are short enough to wait for; later ones are not, and one attempt at their end is enough.
+                return Err(if state.down.failures <= SHORT && until > now { None } else { Some(Failure::Unavailable) });
+            }
+            if state.crowded.paused(now).is_some() {
+                return Err(None);
+            }
+            if state.down.failures > 0 {
+                state.down.failed(&self.limits, now);
+            }
+        }
+        let (sender, receiver) = oneshot::channel();
+        let shared = Arc::clone(self);
+        tokio::spawn(async move {
+            let opened = shared.connect(permit).await;
+            if let Err(Ok(lent)) = sender.send(opened) {
+                lent.give_back();
+            }
+        });
+        Ok(receiver)
+    }
+
+    async fn connect(self: Arc<Self>, permit: Permit) -> Opened {
+        self.connects.fetch_add(1, Ordering::Relaxed);
+        let jitter = rand::rng().random_range(0.9..1.1);
+        let limit = Instant::now() + self.limits.connect;
+        let opened = match self.source.read() {
+            Ok(target) => Member::open(Arc::new(target), permit, self.limits.life.mul_f64(jitter), limit).await,
+            Err(error) => Err(ConnectError::Target(error)),
+        };
+        let error = match opened {
+            Ok(member) => {
+                let old = {
+                    let mut state = self.state();
+                    state.live += 1;
+                    state.down.worked();
+                    state.crowded.worked();
+                    state.proven = state.proven.max(member.generation());
+                    let proven = state.proven;
+                    let old: Vec<Member> = state.idle.extract_if(.., |idle| idle.generation() < proven).collect();
+                    state.live -= old.len();
+                    old
+                };
+                drop(old);
+                *self.last_failure() = None;
+                return Ok(self.lend(member));
+            }
+            Err(error) => error,
+        };
+        self.failures.fetch_add(1, Ordering::Relaxed);
+        let now = Instant::now();
+        let mut state = self.state();
+        let crowded = error.is_full() || (error.is_credentials() && state.live > 0);
+        let result = if crowded {
+            // Whoever has connections goes on with them; other threads are asked for those that are idle.
+            state.crowded.failed(&self.limits, now);
+            None
+        } else {
+            if state.down.paused(now).is_none() {
+                state.down.failed(&self.limits, now);
+            }
+            let short = state.down.failures <= SHORT && !matches!(error, ConnectError::Target(_));
+            if short { None } else { Some(Failure::Unavailable) }
+        };
+        drop(state);
+        if crowded {
+            self.budget.want();
+        }
+        *self.last_failure() = Some(error);
+        Err(result)
+    }
+
+    /// Once a second: files that changed, connections that died or aged.
+    fn sweep(&self) -> bool {
+        let now = Instant::now();
+        let generation = self.source.generation();
+        let mut state = self.state();
+        let (idle, live) = (self.limits.idle, state.idle.len());
+        let gone: Vec<Member> = state.idle.extract_if(.., |member| now >= member.idle_since() + idle || !member.alive(now)).collect();
+        state.live -= gone.len();
+        let changed = live > 0 && generation > state.proven && state.proven > 0;
+        drop(state);
+        drop(gone);
+        changed
+    }
+
+    /// Closes the connection that has been idle longest, for somebody who needs its room.
+    fn give_up_one(&self) {
+        let oldest = {
+            let mut state = self.state();
+            if state.idle.is_empty() {
+                return;
+            }
+            state.live -= 1;
+            state.idle.remove(0)
+        };
+        drop(oldest);
+    }
+}
+
+async fn of(opening: &mut Option<oneshot::Receiver<Opened>>) -> Result<Opened, oneshot::error::RecvError> {
+    match opening {
+        Some(receiver) => receiver.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Looks after idle connections; ends with its pool.
+async fn janitor(pool: Weak<Shared>, budget: Arc<Budget>) {
+    loop {
+        let wanted = tokio::select! {
+            () = budget.wanted() => true,
+            () = sleep(Duration::from_secs(1)) => false,
+        };
+        let Some(shared) = pool.upgrade() else { return };
+        if shared.state().closed {
+            return;
+        }
+        if wanted || budget.others_hungry(&shared.hungry) {
+            shared.give_up_one();
+        }
+        if wanted {
+            continue;
+        }
+        if shared.sweep() {
+            // The files changed: a connection by the new ones shows whether they work; only then do the old ones drain.
+            let room = timeout(Duration::from_secs(1), shared.budget.acquire(&AtomicUsize::new(0))).await;
+            if let Ok(room) = room
+                && let Ok(opening) = shared.open(room)
+                && let Ok(Ok(lent)) = opening.await
+            {
+                lent.give_back();
+            }
+        }
+    }
+}
