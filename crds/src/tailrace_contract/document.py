@@ -126,7 +126,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 
 def _finding(kind: str, path: Path, context: dict[str, Any], message: str, value: object, model: type[BaseModel] | None) -> Finding:
-    field = str(path[-1]) if path else "document"
+    field = next((part for part in reversed(path) if isinstance(part, str)), "document")
     if kind == "extra_forbidden":
         return Finding(path, f"{field}: there is no such field here", _unknown_hint(field, model))
     if kind == "missing":

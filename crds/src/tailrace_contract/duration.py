@@ -36,16 +36,16 @@ def parse_duration(text: str) -> int:
         raise ValueError("not a duration: write a number and ms, s, m, h or d, such as 500ms or 1m30s")
     total = sum(int(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
     if total == 0:
-        raise ValueError("a duration must be longer than 0")
+        raise ValueError("a duration must be longer than 0: write at least 1ms")
     if total > MAX_MS:
-        raise ValueError("a duration must not be longer than 3660d")
+        raise ValueError("a duration must not be longer than 3660d: shorten it")
     return total
 
 
 def format_duration(ms: int) -> str:
     """Shortest text with whole units, largest first; the inverse of `parse_duration`. `ms` > 0."""
     if ms <= 0:
-        raise ValueError("a duration must be longer than 0")
+        raise ValueError("a duration must be longer than 0: write at least 1ms")
     parts = []
     for unit in ("d", "h", "m", "s", "ms"):
         number, ms = divmod(ms, _UNITS_MS[unit])
@@ -61,7 +61,7 @@ def parse_size(text: str) -> int:
         raise ValueError("not a size: write a whole number and Ki, Mi, Gi or Ti, such as 512Mi")
     size = int(match[1]) * _SIZE_UNITS[match[2]]
     if size > 1024 << 40:
-        raise ValueError("a size must not be over 1024Ti")
+        raise ValueError("a size must not be over 1024Ti: shrink it")
     return size
 
 
@@ -79,7 +79,7 @@ def _read_duration(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str):
         return parse_duration(value)
     if info.mode == "json":
-        raise ValueError("a duration is text with a unit, such as 500ms or 1m30s")
+        raise ValueError("a duration is text: write a number with its unit, such as 500ms or 1m30s")
     return value
 
 
@@ -87,7 +87,7 @@ def _read_size(value: object, info: ValidationInfo) -> object:
     if isinstance(value, str):
         return parse_size(value)
     if info.mode == "json":
-        raise ValueError("a size is text with a unit, such as 512Mi")
+        raise ValueError("a size is text: write a number with its unit, such as 512Mi")
     return value
 
 

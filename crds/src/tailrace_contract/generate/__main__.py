@@ -3,12 +3,18 @@
 import sys
 from pathlib import Path
 
-from tailrace_contract.generate import rust_codes, rust_store
+from tailrace_contract.generate import crds, pages, rust_codes, rust_store, schemas, yaml_text
+from tailrace_contract.resource import Kind
+
+_YAML_HEAD = "# Generated from tailrace_contract by `make generate`. Do not edit.\n"
 
 
 def outputs() -> dict[str, str]:
     """Path below the repository → text, for every generated file."""
-    return {"dataplane-rs/src/codes.rs": rust_codes.render(), "dataplane-rs/src/runs/ddl.rs": rust_store.render()}
+    files = {"dataplane-rs/src/codes.rs": rust_codes.render(), "dataplane-rs/src/runs/ddl.rs": rust_store.render()}
+    files |= {f"crds/{crds.NAMES[kind][0]}.yaml": _YAML_HEAD + yaml_text.dump(crds.render(kind)) for kind in Kind}
+    files |= {f"crds/schema/{name}": text for name, text in schemas.render().items()}
+    return files | {"docs/resources.md": pages.resources(), "docs/errors.md": pages.errors()}
 
 
 def main(arguments: list[str]) -> int:
