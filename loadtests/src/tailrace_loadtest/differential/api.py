@@ -50,8 +50,8 @@ class Api:
     queries: tuple[Saved, ...]
     roles: dict[str, str]
     """The plain key of every role: role → the Secret that holds it."""
-    bound: tuple[str, ...]
-    """Secrets of keys that fix parameters."""
+    bound: dict[str, frozenset[str]]
+    """Secrets of keys that fix parameters, and which."""
     refused: tuple[str, ...]
     """Secrets of keys that are expired, suspended, or for other networks."""
 
@@ -73,7 +73,7 @@ def read(path: Path, ordered: tuple[str, ...] = ()) -> Api:
     spec = next(each for each in documents if isinstance(each, QueryAPI))
     keys = [each for each in documents if isinstance(each, ApiKey)]
     roles: dict[str, str] = {}
-    bound: list[str] = []
+    bound: dict[str, frozenset[str]] = {}
     refused: list[str] = []
     for key in keys:
         secret = str(key.spec.secret_name)
@@ -81,8 +81,8 @@ def read(path: Path, ordered: tuple[str, ...] = ()) -> Api:
         if key.spec.suspended or key.spec.expires_at is not None or foreign:
             refused.append(secret)
         elif key.spec.bind:
-            bound.append(secret)
+            bound[secret] = frozenset(key.spec.bind)
         else:
             roles[str(key.spec.role)] = secret
     queries = tuple(_saved(query, choices.get(query.name, {}), ordered) for query in spec.spec.queries)
-    return Api(spec.metadata.namespace, spec.metadata.name, queries, roles, tuple(bound), tuple(refused))
+    return Api(spec.metadata.namespace, spec.metadata.name, queries, roles, bound, tuple(refused))

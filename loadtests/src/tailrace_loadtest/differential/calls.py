@@ -174,11 +174,22 @@ class Generator:
 
     def good(self) -> Call:
         """Any key that works, any format."""
+        if self.api.bound and self.random.random() < 0.1:
+            return self.narrowed()
         query = self.random.choice(self.reads if self.random.random() < 0.9 else self.writes or self.reads)
-        call = self.shaped("good", query, self.random.choice(self.api.good()))
+        call = self.shaped("good", query, self.random.choice(list(self.api.roles.values())))
         if query.paged and self.random.random() < 0.5:
             call = replace(call, pairs=(*call.pairs, f"page_size={self.random.randint(1, 10)}"))
         return call
+
+    def narrowed(self) -> Call:
+        """A key that fixes parameters: left out, sent all the same, or a query that lacks them."""
+        key, fixed = self.random.choice(list(self.api.bound.items()))
+        fitting = [query for query in self.reads if fixed <= {param.name for param in query.params}]
+        query = self.random.choice(fitting if fitting and self.random.random() < 0.8 else self.reads)
+        sent = self.random.random() < 0.2
+        pairs = tuple(pair for pair in self.url(query) if sent or pair.partition("=")[0] not in fixed)
+        return Call("narrowed", query.name, "GET", pairs, self.credential(), None, key, stores=query.stores)
 
     def walk(self) -> Call:
         """A list page by page."""
