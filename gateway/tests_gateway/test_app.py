@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -57,6 +58,9 @@ class Memory:
     def draw(self) -> tuple[Epoch, Sequence]:
         self.drawn += 1
         return Epoch(7), Sequence(self.drawn)
+
+    async def open(self, run: Run) -> None:
+        await self.store(replace(run, code="open"))
 
     async def store(self, run: Run) -> None:
         if self.down:

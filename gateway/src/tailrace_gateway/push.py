@@ -152,6 +152,11 @@ class Pusher:
         async with self._moved:
             await self._moved.wait_for(lambda: self._status.acknowledged >= version)
 
+    async def gone(self) -> None:
+        """Returns when there is no connection to the data plane."""
+        async with self._moved:
+            await self._moved.wait_for(lambda: not self._status.connected)
+
     async def _set(self, status: PushStatus) -> None:
         async with self._moved:
             self._status = status

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tailrace_contract.ids import Ref, parse_ref
+
 from tailrace_gateway.errors import SettingsError
 
 
@@ -34,6 +36,8 @@ class Settings:
     metrics: Address | None = None
     snapshot: Path | None = None
     files: tuple[Path, ...] = ()
+    api: Ref | None = None
+    """Which QueryAPI, when the files have several."""
 
     @property
     def alone(self) -> bool:
@@ -69,14 +73,14 @@ def parse_address(text: str) -> Address:
 
 
 def parse_settings(arguments: Sequence[str]) -> Settings:
-    """Reads `--data DIR --listen ADDR --metrics ADDR --snapshot FILE -f FILE…`; SettingsError with every fault."""
+    """Reads `--data DIR --listen ADDR --metrics ADDR --snapshot FILE --api NAME -f FILE…`; SettingsError with every fault."""
     settings = Settings()
     faults: list[str] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        if name not in ("--data", "--listen", "--metrics", "--snapshot", "-f", "--file"):
+        if name not in ("--data", "--listen", "--metrics", "--snapshot", "--api", "-f", "--file"):
             faults.append(f"unknown argument {name}")
             continue
         if not equals:
@@ -89,6 +93,11 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
                 settings = replace(settings, data=Path(value))
             case "--snapshot":
                 settings = replace(settings, snapshot=Path(value))
+            case "--api":
+                try:
+                    settings = replace(settings, api=parse_ref(value))
+                except ValueError:
+                    faults.append("--api must be [NAMESPACE/]NAME")
             case "-f" | "--file":
                 settings = replace(settings, files=(*settings.files, Path(value)))
             case _:

@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from tailrace_contract.codes import Fault
-from tailrace_contract.run import ClientClass, Epoch, Run, Sequence, ServedBy, parse_run_id, run_id
+from tailrace_contract.run import Epoch, Run, Sequence, ServedBy, client_class, parse_run_id, run_id
 from tailrace_gateway.observe import Event, Observer, observation
 from tailrace_gateway.serve.admission import BODY_LIMIT_BYTES, Body, Facts
 from tailrace_gateway.serve.answer import Fields, Reply, refusal
 from tailrace_gateway.serve.recording import Recorder, RunsUnavailable
-from tailrace_gateway.serve.request import Address, Network, Request, networks
+from tailrace_gateway.serve.request import Address, Request
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,21 +23,9 @@ Send = Callable[[Message], Awaitable[None]]
 
 BODY_DEADLINE_S = 30.0
 
-_SHARED: tuple[Network, ...] = networks(
-    ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10", "fc00::/7", "fe80::/10")
-)
-
 
 class ClientLeft(Exception):
     """The client went away before its answer."""
-
-
-def client_class(address: Address) -> ClientClass:
-    """Where a call came from, without the address. The twin of `dataplane-rs/src/runs/record.rs`."""
-    if address.is_loopback:
-        return ClientClass.LOOPBACK
-    private = any(address.version == network.version and address in network for network in _SHARED)
-    return ClientClass.PRIVATE if private else ClientClass.PUBLIC
 
 
 class Exchange:
@@ -124,7 +112,7 @@ class Exchange:
             bytes=size,
             batch=1,
             trace=self._trace.id if self._trace is not None else "",
-            client=client_class(self.address),
+            client=client_class(str(self.address)),
             served_by=ServedBy.GATEWAY,
             params=facts.params,
         )
@@ -202,9 +190,9 @@ class Exchange:
 
     async def start_stream(self, fields: Fields) -> None:
         """Stores the run as open and sends the head of a 200."""
-        run = self._run(200, "aborted", 0)
+        run = self._run(200, "", 0)
         if run is not None:
-            await self._recorder.store(run)
+            await self._recorder.open(run)
         self.started = True
         await self._head(200, [*fields, *self._private("")])
 

@@ -16,6 +16,10 @@ class Recorder(Protocol):
         """The next run id."""
         ...
 
+    async def open(self, run: Run) -> None:
+        """Stores a call that goes on; it counts as aborted unless `store` follows. RunsUnavailable when it cannot."""
+        ...
+
     async def store(self, run: Run) -> None:
-        """Stores a run (again: replaces the one of that id, which was open). RunsUnavailable when it cannot."""
+        """Stores a call that has ended. RunsUnavailable when it cannot."""
         ...

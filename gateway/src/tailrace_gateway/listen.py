@@ -1,0 +1,168 @@
+"""Listeners: uvicorn on sockets that are made here, with the contract's limits on a request's head. IO: sockets.
+
+What is not HTTP gets a bare answer and the connection is closed. The Unix socket is for its owner only.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from tailrace_gateway.settings import Address
+
+HEAD_LIMIT_BYTES = 16 * 1024
+HEADERS_LIMIT = 100
+HEAD_DEADLINE_S = 10.0
+IDLE_S = 75
+BACKLOG = 1024
+
+_BARE = {400: b"400 Bad Request", 408: b"408 Request Timeout", 431: b"431 Request Header Fields Too Large"}
+
+
+class BareProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, less its own error page, with limits of a head's size and time."""
+
+    _refusal = 400
+    _head_bytes = 0
+    _in_head = False
+    _deadline: asyncio.TimerHandle | None = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers without a body and closes."""
+        self._stop_clock()
+        self.transport.write(b"HTTP/1.1 " + _BARE[self._refusal] + b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Starts the clock of a head with its first byte."""
+        if self._deadline is None and not self._in_head and (self.cycle is None or self.cycle.response_complete):
+            self._deadline = self.loop.call_later(HEAD_DEADLINE_S, self._late)
+        if self.parser is not None:
+            super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the clock."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def _stop_clock(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _late(self) -> None:
+        if not self.transport.is_closing():
+            self._refusal = 408
+            self.send_400_response("")
+
+    def _count(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > HEAD_LIMIT_BYTES or len(self.headers) > HEADERS_LIMIT:
+            self._refusal = 431
+            raise ValueError("the head is too large")
+
+    def on_message_begin(self) -> None:
+        """A new head."""
+        super().on_message_begin()
+        self._head_bytes, self._in_head = 0, True
+
+    def on_url(self, url: bytes) -> None:
+        """Counts it."""
+        super().on_url(url)
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Counts it."""
+        super().on_header(name, value)
+        self._count(len(name) + len(value) + 4)
+
+    def on_headers_complete(self) -> None:
+        """Refuses what could be read in two ways."""
+        self._stop_clock()
+        self._in_head = False
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        lengths = sum(name == b"content-length" for name, _ in self.headers)
+        codings = sum(name == b"transfer-encoding" for name, _ in self.headers)
+        if lengths + codings > 1 or hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise ValueError("not to be read in one way only")
+        super().on_headers_complete()
+
+
+class Server(uvicorn.Server):
+    """A server that leaves signals to the worker."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Nothing is captured."""
+        yield
+
+
+def make_server(app: Callable[..., Any], drain_s: int) -> Server:
+    """Of one application; `serve(sockets=[…])` runs it until `should_exit` is set and calls under way have ended, or `drain_s` is over."""
+    silence()
+    config = uvicorn.Config(
+        app,
+        http=BareProtocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=IDLE_S,
+        timeout_graceful_shutdown=drain_s,
+    )
+    return Server(config)
+
+
+def silence() -> None:
+    """Frameworks log nothing: their messages may hold what callers sent. What fails is told by observations."""
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "asyncio", "psycopg", "psycopg.pool"):
+        logger = logging.getLogger(name)
+        logger.handlers = [logging.NullHandler()]
+        logger.setLevel(logging.CRITICAL)
+        logger.propagate = False
+
+
+def tcp_socket(address: Address) -> socket.socket:
+    """Listens on TCP; OSError when the address cannot be had."""
+    family, kind, protocol, _, where = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def unix_socket(path: Path) -> socket.socket:
+    """Listens on a Unix socket of mode 0600; one that is there already is replaced at once. OSError when it cannot be made."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(fresh))
+        finally:
+            os.umask(before)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        fresh.replace(path)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,189 @@
+"""Runs of calls that Python answers, into the embedded store before the answer leaves.
+
+IO: `DIR/runs.sqlite` on a thread of its own, so that the event loop never waits; what arrives while a transaction is written goes into the
+next one together. Rejects with `RunsUnavailable` when the store takes nothing. One epoch for each start.
+"""
+
+import asyncio
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tailrace_contract.plan import Durability
+from tailrace_contract.run import STORE_DDL, STORE_VERSION, ClientClass, Epoch, Run, Sequence, ServedBy, recorded_params
+
+from tailrace_gateway.serve.recording import RunsUnavailable
+
+BUSY_S = 5.0
+"""How long the store may be locked by its other writer."""
+QUEUE_LIMIT = 10_000
+"""Runs that wait for a transaction; beyond it calls are refused."""
+
+_CLIENTS = {client: n for n, client in enumerate(ClientClass)}
+_SERVED_BY = {served: n for n, served in enumerate(ServedBy)}
+_COLUMNS = ",".join("?" * 19)
+
+
+def draw_epoch(now_s: float) -> Epoch:
+    """41 bits of ms since 1970 and 20 random bits."""
+    return Epoch((int(now_s * 1000) << 20) | secrets.randbits(20))
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What waits to be written. `open`: the call has not ended."""
+
+    run: Run
+    open: bool
+    written: "asyncio.Future[None]"
+
+
+class EmbeddedRecorder:
+    """Writes runs. Use from one event loop. `alone`: nobody else writes this store, so what is open in it at the start was aborted."""
+
+    def __init__(
+        self, path: Path, *, alone: bool, durability: Durability = Durability.PROCESS, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path = path
+        self._alone = alone
+        self._durability = durability
+        self._epoch = draw_epoch(clock())
+        self._sequence = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="runs")
+        self._waiting: list[_Entry] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._names: dict[str, int] = {}
+
+    def draw(self) -> tuple[Epoch, Sequence]:
+        """The next run id."""
+        self._sequence += 1
+        return self._epoch, Sequence(self._sequence)
+
+    async def open(self, run: Run) -> None:
+        """Stores a call that goes on: aborted, unless `store` follows."""
+        await self._write(run, open=True)
+
+    async def store(self, run: Run) -> None:
+        """Stores a call that has ended."""
+        await self._write(run, open=False)
+
+    async def close(self) -> None:
+        """Writes what waits and closes the store."""
+        while self._writer is not None and not self._writer.done():
+            await asyncio.wait((self._writer,))
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        self._thread.shutdown()
+
+    async def _write(self, run: Run, open: bool) -> None:
+        if len(self._waiting) >= QUEUE_LIMIT:
+            raise RunsUnavailable
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Entry(run, open, written))
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.ensure_future(self._drain())
+        # A caller who is cancelled leaves his run in the queue: it is written all the same.
+        await asyncio.shield(written)
+
+    async def _drain(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            entries, self._waiting = self._waiting, []
+            try:
+                await loop.run_in_executor(self._thread, self._transaction, entries)
+            except Exception:
+                for entry in entries:
+                    if not entry.written.done():
+                        entry.written.set_exception(RunsUnavailable())
+                        entry.written.exception()
+            else:
+                for entry in entries:
+                    if not entry.written.done():
+                        entry.written.set_result(None)
+
+    # On the thread.
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None:
+            return self._connection
+        connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            self._path.chmod(0o600)
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version not in (0, STORE_VERSION):
+                raise RunsUnavailable
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability is Durability.DISK else 'NORMAL'}")
+            if version == 0:
+                connection.executescript(f"BEGIN IMMEDIATE; {STORE_DDL} COMMIT;")
+            if self._alone:
+                self._abort_what_is_open(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _abort_what_is_open(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("INSERT OR IGNORE INTO names (name) VALUES ('aborted')")
+        connection.execute(
+            "INSERT OR IGNORE INTO runs SELECT epoch, seq, time_us, duration_us, queue_us, database_us, query, query_version, key, connection,"
+            " status, (SELECT id FROM names WHERE name = 'aborted'), rows, bytes, batch, trace, client, served_by, params FROM open_runs"
+        )
+        connection.execute("DELETE FROM open_runs")
+        connection.execute("COMMIT")
+
+    def _transaction(self, entries: list[_Entry]) -> None:
+        connection = self._connected()
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for entry in entries:
+                row = self._row(connection, entry.run)
+                if entry.open:
+                    connection.execute(f"INSERT OR REPLACE INTO open_runs VALUES ({_COLUMNS})", row)  # noqa: S608
+                else:
+                    connection.execute(f"INSERT OR REPLACE INTO runs VALUES ({_COLUMNS})", row)  # noqa: S608
+                    connection.execute("DELETE FROM open_runs WHERE epoch = ? AND seq = ?", row[:2])
+            connection.execute("COMMIT")
+        except BaseException:
+            self._names.clear()
+            self._close()
+            raise
+
+    def _row(self, connection: sqlite3.Connection, run: Run) -> tuple[object, ...]:
+        names = (run.query, run.query_version, run.key, run.connection)
+        return (
+            run.epoch,
+            run.sequence,
+            run.time_us,
+            run.duration_us,
+            run.queue_us,
+            run.database_us,
+            *(self._name(connection, name) for name in names),
+            run.status,
+            self._name(connection, run.code),
+            run.rows,
+            run.bytes,
+            run.batch,
+            bytes.fromhex(run.trace) if run.trace else None,
+            _CLIENTS[run.client],
+            _SERVED_BY[run.served_by],
+            recorded_params(run.params),
+        )
+
+    def _name(self, connection: sqlite3.Connection, name: str) -> int:
+        known = self._names.get(name)
+        if known is None:
+            connection.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
+            known = self._names[name] = int(connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()[0])
+        return known
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

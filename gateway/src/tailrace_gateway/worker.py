@@ -1,0 +1,204 @@
+"""The Python process: resources → snapshots → served here and pushed to the data plane. `main` is `python -m tailrace_gateway worker`.
+
+IO: everything, through the modules that it puts together. SIGTERM or SIGINT ends it: alone it finishes its calls; behind a data plane it
+serves on until that has gone (bounded). Exit 64 for a wrong command line, 1 when it cannot start.
+"""
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from prometheus_client import make_asgi_app
+from pydantic import ValidationError
+from tailrace_contract.plan import SNAPSHOT_LIMIT_BYTES, Durability, Snapshot
+
+from tailrace_gateway.app import create_app
+from tailrace_gateway.compile.compiler import Compiler
+from tailrace_gateway.control import ControlLoop
+from tailrace_gateway.errors import GatewayError, SettingsError, SnapshotRefused
+from tailrace_gateway.listen import Server, make_server, tcp_socket, unix_socket
+from tailrace_gateway.observe import Event, JsonLog, Metrics, Observer, observation, observer
+from tailrace_gateway.push import Pusher
+from tailrace_gateway.resources.files import FileSource
+from tailrace_gateway.resources.private import make_private_directory, read_bounded
+from tailrace_gateway.routes.description import router as description
+from tailrace_gateway.runs.recorder import EmbeddedRecorder
+from tailrace_gateway.secret import read_or_make_secret
+from tailrace_gateway.serve.serving import Serving
+from tailrace_gateway.serve.tables import Tables
+from tailrace_gateway.settings import Settings, parse_settings
+
+DRAIN_S = 30
+"""Calls under way may take this long when the worker ends."""
+DATA_PLANE_DRAIN_S = 120
+"""How long the worker outlives a data plane that drains."""
+FILE_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A snapshot to be served, and how many units it refuses."""
+
+    snapshot: Snapshot
+    refused: int = 0
+
+
+async def snapshots_of_file(path: Path, observe: Observer) -> AsyncIterator[Offered]:
+    """The snapshot in a JSON file, each time that it changes (for tests and gates). What is not one is told and left out."""
+    seen: bytes | None = None
+    while True:
+        try:
+            content: bytes | None = await asyncio.to_thread(read_bounded, path, SNAPSHOT_LIMIT_BYTES)
+        except (OSError, ValueError):
+            content = None
+        if content is not None and content != seen:
+            seen = content
+            try:
+                yield Offered(Snapshot.model_validate_json(content))
+            except ValidationError:
+                observe(observation(Event.SNAPSHOT_REFUSED, version=0, reason="not a snapshot"))
+        await asyncio.sleep(FILE_POLL_S)
+
+
+async def snapshots_of_files(settings: Settings, observe: Observer) -> AsyncIterator[Offered]:
+    """What resource files say, compiled."""
+    source = FileSource(settings.files, settings.data)
+    loop = ControlLoop(source, Compiler(), settings.data, observe, wanted=settings.api)
+    async for published in loop.snapshots():
+        if published.snapshot is not None:
+            yield Offered(published.snapshot, len(published.refusals))
+
+
+class Worker:
+    """The parts of one process, and how snapshots reach them."""
+
+    def __init__(self, settings: Settings, observe: Observer, metrics: Metrics) -> None:
+        self.settings = settings
+        self.observe = observe
+        self.metrics = metrics
+        self.secret = read_or_make_secret(settings.secret_file)
+        self.recorder = EmbeddedRecorder(settings.data / "runs.sqlite", alone=settings.alone, durability=Durability.PROCESS)
+        self.serving = Serving(self.recorder, observe)
+        self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe)
+
+    async def follow(self) -> None:
+        """Applies one snapshot after the other, for ever."""
+        settings = self.settings
+        if settings.snapshot is not None:
+            offers = snapshots_of_file(settings.snapshot, self.observe)
+        else:
+            offers = snapshots_of_files(settings, self.observe)
+        async for offered in offers:
+            await self.apply(offered)
+
+    async def apply(self, offered: Offered) -> None:
+        """Builds the tables off the event loop, swaps them in, and offers the bytes (made once) to the data plane."""
+        began = time.monotonic()
+        snapshot = offered.snapshot
+        try:
+            tables = await asyncio.to_thread(Tables, snapshot, self.secret)
+        except SnapshotRefused as refused:
+            self.observe(observation(Event.SNAPSHOT_REFUSED, version=snapshot.version, reason=refused.message))
+            return
+        self.serving.swap(tables)
+        size = 0
+        if self.pusher is not None:
+            body = await asyncio.to_thread(snapshot.to_json)
+            size = len(body)
+            self.pusher.offer(snapshot.version, body)
+        self.observe(
+            observation(
+                Event.SNAPSHOT_APPLIED,
+                version=snapshot.version,
+                queries=len(snapshot.queries),
+                roles=len(snapshot.roles),
+                keys=len(snapshot.keys),
+                refused=offered.refused,
+                size_bytes=size,
+                duration_ms=round((time.monotonic() - began) * 1000, 1),
+            )
+        )
+
+    async def run(self, ending: asyncio.Event) -> None:
+        """Serves until `ending` is set and calls under way have ended."""
+        settings = self.settings
+        routers = (description(),)
+        servers: list[Server] = []
+        running: list[asyncio.Task[None]] = []
+
+        def listen(server: Server, socket: object, listener: str, address: str) -> None:
+            servers.append(server)
+            running.append(asyncio.create_task(server.serve(sockets=[socket])))  # type: ignore[list-item]
+            self.observe(observation(Event.LISTENING, listener=listener, address=address))
+
+        behind = make_server(create_app(self.serving, routers, behind_data_plane=True), DRAIN_S)
+        listen(behind, unix_socket(settings.gateway_socket), "gateway", "unix")
+        if settings.listen is not None:
+            front = make_server(create_app(self.serving, routers, behind_data_plane=False), DRAIN_S)
+            listen(front, tcp_socket(settings.listen), "api", str(settings.listen))
+        if settings.metrics is not None:
+            listen(make_server(make_asgi_app(self.metrics.registry), 1), tcp_socket(settings.metrics), "metrics", str(settings.metrics))
+        background = [asyncio.create_task(self.follow())]
+        if self.pusher is not None:
+            background.append(asyncio.create_task(self.pusher.run()))
+        stop = asyncio.create_task(ending.wait())
+        try:
+            await asyncio.wait([*background, *running, stop], return_when=asyncio.FIRST_COMPLETED)
+            if self.pusher is not None and stop.done():
+                await self._outlive(self.pusher)
+            for task in [*background, *running]:
+                if task.done():
+                    task.result()
+        finally:
+            stop.cancel()
+            for task in background:
+                task.cancel()
+            for server in servers:
+                server.should_exit = True
+            await asyncio.gather(*running, *background, stop, return_exceptions=True)
+            await self.serving.close()
+            await self.recorder.close()
+
+    async def _outlive(self, pusher: Pusher) -> None:
+        """The data plane forwards to us until it has gone."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DATA_PLANE_DRAIN_S):
+                await pusher.gone()
+
+
+async def run(settings: Settings, observe: Observer, metrics: Metrics) -> None:
+    """Runs a worker until SIGTERM or SIGINT."""
+    ending = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ending.set)
+    await asyncio.to_thread(make_private_directory, settings.data / "run")
+    await Worker(settings, observe, metrics).run(ending)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Entry point; the exit status."""
+    try:
+        settings = parse_settings(arguments)
+    except SettingsError as wrong:
+        for fault in wrong.faults:
+            sys.stderr.write(f"tailrace worker: {fault}\n")
+        return 64
+    metrics = Metrics()
+    observe = observer(JsonLog(), metrics)
+    observe(observation(Event.WORKER_STARTED, version="0.1.0", alone=settings.alone))
+    try:
+        asyncio.run(run(settings, observe, metrics))
+    except GatewayError as error:
+        observe(observation(Event.WORKER_STOPPED, reason=f"{error.message} {error.hint}".strip()))
+        return 1
+    except OSError as error:
+        observe(observation(Event.WORKER_STOPPED, reason=error.strerror or type(error).__name__))
+        return 1
+    observe(observation(Event.WORKER_STOPPED, reason="asked to end"))
+    return 0
