@@ -17,7 +17,7 @@ EXIT_USAGE = 64
 ABOUT = """Serve SQL queries as a governed HTTP API.
 
 Files say what to serve: a QueryAPI (databases, queries, roles), ApiKeys (who may call) and a RunStore (where calls are
-recorded). `tailrace run` serves them, `check` lists what is wrong with them."""
+recorded). `tailrace run` serves them, `check` lists what is wrong with them, `explain` shows who sees what."""
 
 FILES = "file or directory (its *.yaml, *.yml, *.json) with resources and Secrets; may be given several times"
 DATA = "directory for sockets, keys, secrets and recorded runs (default: .tailrace)"
@@ -109,6 +109,17 @@ def parser() -> Parser:
     check.add_argument("--print-ddl", action="store_true", help="print the SQL that makes each connection's idempotencyTable")
     output(check)
 
+    explain = command(
+        "explain",
+        "show who sees what, and why",
+        "For each query and key: tables read, columns shown, masks, parameters that the key fixes, and how it is served.\n"
+        "This is what was decided ahead of the first call, against the live databases.",
+    )
+    common(explain)
+    explain.add_argument("--query", metavar="NAME", help="only this query")
+    explain.add_argument("--key", metavar="[NAMESPACE/]NAME", type=_ref, help="only this key")
+    output(explain)
+
     diff = command(
         "diff",
         "compare two versions of the files",
@@ -151,6 +162,10 @@ def _command(given: argparse.Namespace, console: Console) -> int:
             from tailrace_gateway.commands import check
 
             return check.main(given, console)
+        case "explain":
+            from tailrace_gateway.commands import explain
+
+            return explain.main(given, console)
         case _:
             from tailrace_gateway.commands import difference
 

@@ -109,6 +109,14 @@ class Compiler:
                 database.close()
         return tuple(found)
 
+    def tables(self, query: QuerySpec) -> tuple[str, ...]:
+        """Names of the tables that a query of the last compile reads or writes, for `explain`; none when it was refused."""
+        compiled, known = self._compiled.get(query.name), self._known.get(query.connection)
+        if compiled is None or compiled.facts is None or known is None or known.database is None:
+            return ()
+        lineage = compiled.facts.lineage
+        return tuple(sorted({known.database.table_name(table) for table in lineage.tables | lineage.written}))
+
     def _connection(
         self, connection: ConnectionSpec, queries: list[QuerySpec], big: BigNumbers, out: dict[str, CompiledQuery]
     ) -> Refusal | None:

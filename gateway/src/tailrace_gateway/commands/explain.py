@@ -1,0 +1,65 @@
+"""`tailrace explain`: the admission lineage, compiled against the live databases. IO: reads files and databases; writes nothing that stays."""
+
+import argparse
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from tailrace_contract.duration import format_duration
+
+from tailrace_gateway import console as ink
+from tailrace_gateway.cli import EXIT_USAGE
+from tailrace_gateway.commands.check import check, read
+from tailrace_gateway.compile.compiler import Compiler
+from tailrace_gateway.console import Console
+from tailrace_gateway.explain import Admission, admissions
+
+
+def main(given: argparse.Namespace, console: Console) -> int:
+    """Prints the lineage; 1 when something can't be read or compiled at all."""
+    if absent := [path for path in given.files if not path.exists()]:
+        for path in absent:
+            console.note(f"tailrace explain: there is no file or directory {path}")
+        return EXIT_USAGE
+    compiler = Compiler()
+    with tempfile.TemporaryDirectory(prefix="tailrace-explain-") as folder:
+        state = read(given.files, given.data, Path(folder))
+        checked = check(state, Path(folder), given.api, compiler, console)
+        for located in state.findings:
+            console.note(f"{located.where}: {located.finding.message} ({located.finding.hint})")
+        found = [
+            admission
+            for spec, compiled in checked.compiled.values()
+            for admission in admissions(compiled.assembled.snapshot, spec.queries, compiled.refusals, compiler.tables)
+            if given.query in (None, admission.query) and (given.key is None or admission.key in (str(given.key), f"{spec.api.namespace}/{given.key.name}"))
+        ]  # fmt: skip
+    if console.json:
+        console.value([asdict(admission) for admission in found])
+    else:
+        _print(found, console)
+    if not found:
+        console.note("no key is granted any of these queries")
+    return 1 if state.findings or not found else 0
+
+
+def _print(found: list[Admission], console: Console) -> None:
+    last = ""
+    for admission in found:
+        if admission.query != last:
+            console.line(("\n" if last else "") + console.paint(admission.query, ink.BOLD) + console.paint(f"  {admission.place}", ink.DIM))
+            last = admission.query
+        console.line(f"  key {admission.key} (role {admission.role})")
+        if admission.refused:
+            console.line(
+                f"    {console.paint('refused', ink.RED)}   {admission.refused}" + (f": {admission.hint}" if admission.hint else "")
+            )
+            continue
+        masked = [
+            f"{column.name} {console.paint(f'[{column.mask}]', ink.YELLOW)}" if column.mask else column.name for column in admission.columns
+        ]
+        console.line(f"    {admission.method}       returns {admission.returns}{', in pages' if admission.paged else ''}")
+        console.line(f"    tables    {', '.join(admission.tables) or 'none'} (connection {admission.connection})")
+        console.line(f"    columns   {', '.join(masked) or 'none'}")
+        if admission.bound:
+            console.line(f"    fixed     {', '.join(admission.bound)}: by the key, callers can't send them")
+        console.line(f"    lane      {admission.lane}: {admission.because}; timeout {format_duration(admission.timeout_ms)}")

@@ -1,0 +1,92 @@
+"""The admission lineage: for each query and key, what was decided ahead of the first call. Pure; never holds SQL, values or digests."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tailrace_contract.plan import KeyPlan, QueryPlan, Snapshot
+
+from tailrace_gateway.compile.refusal import RefusedUnit
+from tailrace_gateway.compile.spec import QuerySpec
+
+LANES = {
+    "": "may be promoted to the shared lane once it has shown itself fast",
+    "write": "a write runs on its own connection",
+    "engine": "the database runs in process and has no shared connections",
+    "timeout": "its timeout is over one second",
+    "unbounded": "its answer has no bound",
+    "volatile": "it calls a function whose result may differ each time",
+    "session": "the session's settings are the caller's own",
+}
+"""Codes of `exclusiveBecause` for people; an unknown one is shown as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One result column and what covers it (empty: nothing)."""
+
+    name: str
+    mask: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What one key gets of one query. `refused`: the code when it gets nothing, with `hint`."""
+
+    query: str
+    key: str
+    role: str
+    refused: str = ""
+    hint: str = ""
+    connection: str = ""
+    method: str = "GET"
+    returns: str = ""
+    tables: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    bound: tuple[str, ...] = ()
+    lane: str = ""
+    because: str = ""
+    timeout_ms: int = 0
+    paged: bool = False
+    place: str = ""
+
+
+def admissions(
+    snapshot: Snapshot, queries: tuple[QuerySpec, ...], refusals: tuple[RefusedUnit, ...], tables: Callable[[QuerySpec], tuple[str, ...]]
+) -> Iterator[Admission]:
+    """Every (query, key) that the key's role names, in the order of the files. Queries without a grant are left out: the default is refusal."""
+    hints = {(unit.name, unit.role): unit.hint for unit in refusals}
+    for position, query in enumerate(snapshot.queries):
+        spec = queries[position]
+        read = tables(spec)
+        for key in snapshot.keys:
+            role = snapshot.roles[key.role]
+            grant = next((each for each in role.grants if each.query == position), None)
+            if grant is None:
+                continue
+            refused = query.refused or grant.refused or _lacking(query, key)
+            if refused:
+                hint = hints.get((query.name, role.name)) or hints.get((query.name, ""), "")
+                yield Admission(query.name, key.id, role.name, refused, hint, place=spec.place)
+                continue
+            masks = {mask.column: mask.with_.value for mask in grant.masks}
+            yield Admission(
+                query.name,
+                key.id,
+                role.name,
+                connection=snapshot.connections[query.connection].name,
+                method="POST" if query.write else "GET",
+                returns=query.returns.value,
+                tables=read,
+                columns=tuple(Column(column.name, masks.get(n, "")) for n, column in enumerate(query.columns)),
+                bound=tuple(sorted(key.bind)),
+                lane="shared" if query.shared else "exclusive",
+                because=LANES.get(query.exclusive_because, query.exclusive_because),
+                timeout_ms=query.timeout_ms,
+                paged=query.page is not None,
+                place=spec.place,
+            )
+
+
+def _lacking(query: QueryPlan, key: KeyPlan) -> str:
+    """A query that does not declare all of a key's bound parameters is refused to it."""
+    return "" if set(key.bind) <= {param.name for param in query.params} else "lacks_bound_parameter"
