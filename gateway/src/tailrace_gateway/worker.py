@@ -7,13 +7,15 @@ serves on until that has gone (bounded). Exit 64 for a wrong command line, 1 whe
 import asyncio
 import contextlib
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from prometheus_client import make_asgi_app
+from prometheus_client import disable_created_metrics, make_asgi_app
 from pydantic import ValidationError
 from tailrace_contract.plan import SNAPSHOT_LIMIT_BYTES, Durability, Snapshot
 
@@ -46,6 +48,17 @@ class Offered:
 
     snapshot: Snapshot
     refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """An application on a socket; `drain_s`: how long its calls may take to end."""
+
+    name: str
+    address: str
+    socket: socket.socket
+    app: Callable[..., Any]
+    drain_s: int
 
 
 async def snapshots_of_file(path: Path, observe: Observer) -> AsyncIterator[Offered]:
@@ -126,23 +139,12 @@ class Worker:
 
     async def run(self, ending: asyncio.Event) -> None:
         """Serves until `ending` is set and calls under way have ended."""
-        settings = self.settings
-        routers = (description(),)
         servers: list[Server] = []
         running: list[asyncio.Task[None]] = []
-
-        def listen(server: Server, socket: object, listener: str, address: str) -> None:
-            servers.append(server)
-            running.append(asyncio.create_task(server.serve(sockets=[socket])))  # type: ignore[list-item]
-            self.observe(observation(Event.LISTENING, listener=listener, address=address))
-
-        behind = make_server(create_app(self.serving, routers, behind_data_plane=True), DRAIN_S)
-        listen(behind, unix_socket(settings.gateway_socket), "gateway", "unix")
-        if settings.listen is not None:
-            front = make_server(create_app(self.serving, routers, behind_data_plane=False), DRAIN_S)
-            listen(front, tcp_socket(settings.listen), "api", str(settings.listen))
-        if settings.metrics is not None:
-            listen(make_server(make_asgi_app(self.metrics.registry), 1), tcp_socket(settings.metrics), "metrics", str(settings.metrics))
+        for listener in self._listeners():
+            servers.append(make_server(listener.app, listener.drain_s))
+            running.append(asyncio.create_task(servers[-1].serve(sockets=[listener.socket])))
+            self.observe(observation(Event.LISTENING, listener=listener.name, address=listener.address))
         background = [asyncio.create_task(self.follow())]
         if self.pusher is not None:
             background.append(asyncio.create_task(self.pusher.run()))
@@ -163,6 +165,25 @@ class Worker:
             await asyncio.gather(*running, *background, stop, return_exceptions=True)
             await self.serving.close()
             await self.recorder.close()
+
+    def _listeners(self) -> list[Listener]:
+        """Every socket, or none (OSError)."""
+        settings, routers = self.settings, (description(),)
+        made: list[Listener] = []
+        try:
+            behind = create_app(self.serving, routers, behind_data_plane=True)
+            made.append(Listener("gateway", "unix", unix_socket(settings.gateway_socket), behind, DRAIN_S))
+            if settings.listen is not None:
+                front = create_app(self.serving, routers, behind_data_plane=False)
+                made.append(Listener("api", str(settings.listen), tcp_socket(settings.listen), front, DRAIN_S))
+            if settings.metrics is not None:
+                metrics = make_asgi_app(self.metrics.registry)
+                made.append(Listener("metrics", str(settings.metrics), tcp_socket(settings.metrics), metrics, 1))
+        except OSError:
+            for listener in made:
+                listener.socket.close()
+            raise
+        return made
 
     async def _outlive(self, pusher: Pusher) -> None:
         """The data plane forwards to us until it has gone."""
@@ -189,6 +210,7 @@ def main(arguments: Sequence[str]) -> int:
         for fault in wrong.faults:
             sys.stderr.write(f"tailrace worker: {fault}\n")
         return 64
+    disable_created_metrics()
     metrics = Metrics()
     observe = observer(JsonLog(), metrics)
     observe(observation(Event.WORKER_STARTED, version="0.1.0", alone=settings.alone))
