@@ -171,7 +171,9 @@ def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: Con
 def version_of(plan: QueryPlan, connection: ConnectionPlan, depends: str) -> str:
     """16 hex digits over everything that the answers depend on; where the query stands in the snapshot and who may call it don't count."""
     text = plan.model_dump_json(by_alias=True, exclude={"version", "connection"})
-    where = connection.model_dump_json(by_alias=True, include={"name", "engine", "url_file", "session"})
+    where = connection.model_dump_json(by_alias=True, include={"name", "engine", "session"})
+    # Which Secret, not where it is mounted: the same resources give the same versions in every data directory.
+    where += "\n" + "/".join(connection.url_file.split("/")[-3:])
     return hashlib.sha256(f"{text}\n{where}\n{depends}".encode()).hexdigest()[:16]
 
 
