@@ -1,43 +1,18 @@
 //! Connections to real servers: sessions pinned, sockets, authentication, TLS, failover.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+#[path = "postgres_server/lane.rs"]
+mod lane;
 mod postgres_server;
 
+use lane::Place;
 use postgres_server::Server;
 use std::time::Duration;
 use tailrace_dataplane::engine::postgres::{Access, ConnectError, Connection, Source, connect};
-use tailrace_dataplane::plan::snapshot::{ConnectionPlan, Engine, Pooler};
 use tokio::time::Instant;
 
-struct Place {
-    folder: tempfile::TempDir,
-    plan: ConnectionPlan,
-}
-
-impl Place {
-    fn new(url: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("url");
-        std::fs::write(&path, format!("{url}\n")).unwrap();
-        let plan = ConnectionPlan {
-            name: "main".into(),
-            engine: Engine::Postgres,
-            url_file: path.to_str().unwrap().to_owned(),
-            ca_file: None,
-            certificate_file: None,
-            key_file: None,
-            max_connections: 4,
-            statement_timeout_ms: 2500,
-            session: vec![],
-            pooler: Pooler::None,
-            idempotency_table: None,
-        };
-        Self { folder, plan }
-    }
-
-    async fn connect(&self, access: Access) -> Result<Connection, ConnectError> {
-        let target = Source::new(&self.plan).read()?;
-        connect(&target, access, Instant::now() + Duration::from_secs(10)).await
-    }
+async fn open(place: &Place, access: Access) -> Result<Connection, ConnectError> {
+    let target = Source::new(&place.plan).read()?;
+    connect(&target, access, Instant::now() + Duration::from_secs(10)).await
 }
 
 async fn one(connection: &mut Connection, sql: &str) -> String {
@@ -53,9 +28,10 @@ async fn sessions_are_pinned() {
     server.psql("ALTER DATABASE postgres SET DateStyle='German'; ");
     server.psql("ALTER ROLE postgres SET bytea_output='escape'");
     server.psql("ALTER ROLE postgres SET extra_float_digits=0");
-    let mut place = Place::new(&server.url());
+    let mut place = Place::new(&server.url(), 1);
+    place.plan.statement_timeout_ms = 2500;
     place.plan.session = vec![("search_path".into(), "pg_catalog, public".into()), ("app.tenant".into(), "it's \\ 7".into())];
-    let mut connection = place.connect(Access::ReadOnly).await.unwrap();
+    let mut connection = open(&place, Access::ReadOnly).await.unwrap();
     assert!(connection.version >= 130_000);
     for (name, value) in [
         ("TimeZone", "UTC"),
@@ -74,11 +50,11 @@ async fn sessions_are_pinned() {
     }
     assert!(one(&mut connection, "SHOW DateStyle").await.starts_with("ISO,"));
     assert_eq!(connection.simple("CREATE TABLE public.t(a int)").await, Err(ConnectError::Refused(*b"25006")));
-    let mut writer = place.connect(Access::ReadWrite).await.unwrap();
+    let mut writer = open(&place, Access::ReadWrite).await.unwrap();
     writer.simple("CREATE TABLE public.t(a int)").await.unwrap();
     for (name, value) in [("TimeZone", "UTC"), ("statement_timeout", "0"), ("no space", "x"), ("user", "root"), ("no_such_setting", "1")] {
         place.plan.session = vec![(name.into(), value.into())];
-        assert!(place.connect(Access::ReadOnly).await.is_err(), "{name}");
+        assert!(open(&place, Access::ReadOnly).await.is_err(), "{name}");
     }
 }
 
@@ -86,13 +62,12 @@ async fn sessions_are_pinned() {
 async fn unix_sockets_and_refusals() {
     let server = Server::start();
     let folder = server.home().display().to_string().replace('/', "%2F");
-    let mut connection =
-        Place::new(&format!("postgres://postgres@{folder}:{}/postgres", server.port)).connect(Access::ReadOnly).await.unwrap();
+    let place = Place::new(&format!("postgres://postgres@{folder}:{}/postgres", server.port), 1);
+    let mut connection = open(&place, Access::ReadOnly).await.unwrap();
     assert!(connection.transport.is_unix());
     assert_eq!(one(&mut connection, "SELECT 7").await, "7");
-    let none = Place::new(&format!("{}&application_name=x", server.url().replace("/postgres?", "/nowhere?")));
-    assert_eq!(none.connect(Access::ReadOnly).await.unwrap_err(), ConnectError::Refused(*b"3D000"));
-    let closed = Place::new("postgres://a@127.0.0.1:1/b");
-    assert_eq!(closed.connect(Access::ReadOnly).await.unwrap_err(), ConnectError::Io(std::io::ErrorKind::ConnectionRefused));
-    assert!(closed.folder.path().exists());
+    let none = Place::new(&format!("{}&application_name=x", server.url().replace("/postgres?", "/nowhere?")), 1);
+    assert_eq!(open(&none, Access::ReadOnly).await.unwrap_err(), ConnectError::Refused(*b"3D000"));
+    let closed = Place::new("postgres://a@127.0.0.1:1/b", 1);
+    assert_eq!(open(&closed, Access::ReadOnly).await.unwrap_err(), ConnectError::Io(std::io::ErrorKind::ConnectionRefused));
 }

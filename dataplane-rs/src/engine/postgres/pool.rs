@@ -446,10 +446,10 @@ impl Shared {
         let now = Instant::now();
         let generation = self.source.generation();
         let mut state = self.state();
-        let (idle, live) = (self.limits.idle, state.idle.len());
+        let idle = self.limits.idle;
         let gone: Vec<Member> = state.idle.extract_if(.., |member| now >= member.idle_since() + idle || !member.alive(now)).collect();
         state.live -= gone.len();
-        let changed = live > 0 && generation > state.proven && state.proven > 0;
+        let changed = state.live > 0 && generation > state.proven;
         drop(state);
         drop(gone);
         changed
