@@ -119,11 +119,10 @@ async def test_parameters_are_bound_never_put_into_text(executor: PostgresExecut
 
 
 @pytest.mark.parametrize(
-    ("limit", "count", "more"), [(None, 1000, False), (999, 999, True), (1000, 1000, False), (1, 1, True), (64, 64, True), (65, 65, True)]
+    ("limit", "count", "more"),
+    [(None, 1000, False), (999, 999, True), (1001, 1000, False), (1000, 1000, True), (1, 1, True), (64, 64, True), (65, 65, True)],
 )
-async def test_limit_says_more_exactly_when_there_is_more(
-    executor: PostgresExecutor, either: ConnectionPlan, limit: int | None, count: int, more: bool
-) -> None:
+async def test_stops_at_the_limit(executor: PostgresExecutor, either: ConnectionPlan, limit: int | None, count: int, more: bool) -> None:
     sql = "SELECT n::int8 AS n FROM generate_series(1, 1000) n"
     for _ in range(3):
         rows, done = await answer(executor, ask(either, sql, (column("n", INT8),), limit=limit))
@@ -404,3 +403,11 @@ async def test_idempotency(executor: PostgresExecutor, either: ConnectionPlan, s
     assert len({row for row, _ in together}) == 1
     assert sum(not repeated for _, repeated in together) == 1
     assert server.psql("SELECT count(*) FROM orders").strip() == "2"
+
+
+async def test_what_follows_the_limit_is_not_looked_at(executor: PostgresExecutor, either: ConnectionPlan) -> None:
+    """As the data plane: an error behind the limit is nobody's."""
+    sql = "SELECT (10 / (3 - n))::int8 AS n FROM generate_series(1, 5) n"
+    rows, _ = await answer(executor, ask(either, sql, (column("n", INT8),), limit=2))
+    assert rows == [[b"5"], [b"10"]]
+    assert await failure(executor, ask(either, sql, (column("n", INT8),), limit=3)) is Failure.REFUSED

@@ -210,7 +210,7 @@ def main(arguments: Sequence[str]) -> int:
         for fault in wrong.faults:
             sys.stderr.write(f"tailrace worker: {fault}\n")
         return 64
-    disable_created_metrics()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics()
     observe = observer(JsonLog(), metrics)
     observe(observation(Event.WORKER_STARTED, version="0.1.0", alone=settings.alone))

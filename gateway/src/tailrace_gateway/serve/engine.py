@@ -59,7 +59,7 @@ class Rows:
 class Done:
     """The end. For a write: it is committed.
 
-    `affected`: rows changed. `more`: stopped at `limit` with more to come. `repeated`: the first answer of a repeated write was
+    `affected`: rows changed. `more`: stopped at `limit` (there may be more). `repeated`: the first answer of a repeated write was
     replayed and nothing ran. Times in µs.
     """
 

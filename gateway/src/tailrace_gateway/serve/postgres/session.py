@@ -301,11 +301,14 @@ class Session:
     async def rows(
         self, name: bytes, values: Sequence[Value], limit: int | None, deadline_s: float
     ) -> AsyncGenerator[list[Row] | tuple[int, bool], None]:
-        """Executes a prepared statement: lists of rows, then (affected, more). Stops after `limit` rows: the rest is cancelled."""
+        """Executes a prepared statement: lists of rows, then (affected, more).
+
+        Stops as soon as there are `limit` rows, without a look at what follows: the rest is cancelled by whoever settles the session.
+        """
         try:
             self.busy = True
             self._pg.send_query_prepared(name, list(values) or None)
-            if psycopg.capabilities.has_stream_chunked():
+            if limit is None and psycopg.capabilities.has_stream_chunked():
                 self._pg.set_chunked_rows_mode(CHUNK_ROWS)
             else:
                 self._pg.set_single_row_mode()
@@ -322,15 +325,11 @@ class Session:
             if result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.SINGLE_TUPLE, pq.ExecStatus.TUPLES_CHUNK):
                 affected = result.command_tuples or affected
                 count = result.ntuples
-                more = False
-                if limit is not None and seen + count > limit:
-                    more = True
-                    count = limit - seen
                 seen += count
                 if count:
                     columns = range(result.nfields)
                     yield [[result.get_value(row, column) for column in columns] for row in range(count)]
-                if more:
+                if seen == limit:
                     # The rest is not wanted; whoever gives the session back has it cancelled.
                     yield affected, True
                     return

@@ -198,7 +198,7 @@ class _Work:
             self._session.cancel()
 
     def first(self) -> tuple[list[Row], bool, bool]:
-        """Opens and executes; the first chunk, whether it is the last, whether there is more beyond the limit."""
+        """Opens and executes; the first chunk, whether it is the last, whether it stopped at the limit."""
         ask = self.ask
         self._session, self._stamp = self.database.session()
         if self._left:
@@ -209,13 +209,11 @@ class _Work:
     def next(self) -> tuple[list[Row], bool, bool]:
         """A further chunk."""
         limit = self.ask.limit
-        size = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit + 1 - self._seen)
+        size = CHUNK_ROWS if limit is None else min(CHUNK_ROWS, limit - self._seen)
         assert self._cursor is not None
         rows = self._cursor.chunk(size)
-        more = limit is not None and self._seen + len(rows) > limit
-        if more:
-            rows = rows[: (limit or 0) - self._seen]
         self._seen += len(rows)
+        more = self._seen == limit
         return rows, more or len(rows) < size, more
 
     def change(self) -> tuple[Outcome, bool]:

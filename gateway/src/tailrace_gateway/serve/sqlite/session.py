@@ -19,6 +19,8 @@ CHUNK_ROWS = 64
 PROGRESS_STEPS = 1000
 """Virtual machine steps between two looks at the deadline."""
 BUSY_LIMIT_S = 5.0
+LENGTH_LIMIT_BYTES = 64 << 20
+"""Longest value, statement and row; the data plane's too."""
 
 _REFUSED_ACTIONS: Final = frozenset({sqlite3.SQLITE_ATTACH, sqlite3.SQLITE_DETACH, sqlite3.SQLITE_PRAGMA})
 _GONE: Final = frozenset(
@@ -64,11 +66,14 @@ class Session:
         except sqlite3.Error as error:
             self._connection.close()
             raise failure_of(error, write) from None
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LENGTH_LIMIT_BYTES)
         self._connection.set_authorizer(self._authorize)
         self._connection.set_progress_handler(self._overdue, PROGRESS_STEPS)
 
     def _authorize(self, action: int, *what: str | None) -> int:
-        return sqlite3.SQLITE_DENY if action in _REFUSED_ACTIONS and not self._own else sqlite3.SQLITE_OK
+        loading = action == sqlite3.SQLITE_FUNCTION and "load_extension" in what
+        return sqlite3.SQLITE_DENY if (action in _REFUSED_ACTIONS and not self._own) or loading else sqlite3.SQLITE_OK
 
     def _overdue(self) -> bool:
         return self._left.is_set() or time.monotonic() >= self._deadline_s
