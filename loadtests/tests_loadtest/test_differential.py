@@ -13,7 +13,7 @@ import pytest
 from tailrace_contract.run import ClientClass, Epoch, Run, Sequence, ServedBy
 from tailrace_loadtest import cases
 from tailrace_loadtest.differential import api, compare
-from tailrace_loadtest.differential.calls import COVERED, FORMATS, Call, Generator, fits_url, json_text, url_text
+from tailrace_loadtest.differential.calls import FORMATS, Call, Generator, fits_url, json_text, url_text
 from tailrace_loadtest.differential.client import COMPARED, Answer
 from tailrace_loadtest.differential.drive import Comparison
 
@@ -27,13 +27,12 @@ def described(name: str) -> api.Api:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_calls_and_every_combination_is_covered(name: str) -> None:
     asked = described(name)
-    calls = list(Generator(asked, 7).calls(25_000))
-    assert calls == list(Generator(asked, 7).calls(25_000))
-    assert calls != list(Generator(asked, 8).calls(25_000))
+    calls = list(Generator(asked, 7).calls(25_000, 50))
+    assert calls == list(Generator(asked, 7).calls(25_000, 50))
+    assert calls != list(Generator(asked, 8).calls(25_000, 50))
     assert sum(1 + call.pages for call in calls) == 25_000
     seen = Counter(call.combination for call in calls)
-    least = COVERED * 25_000 // 50_000
-    assert all(seen[query.name, form, role] >= least for query in asked.queries for form in FORMATS for role in asked.roles)
+    assert all(seen[query.name, form, role] >= 50 for query in asked.queries for form in FORMATS for role in asked.roles)
     assert {"good", "walk", "bad parameters", "bad body", "methods", "accept", "credentials", "names", "cursors", "extras"} <= {
         call.kind for call in calls
     }
@@ -47,7 +46,7 @@ def test_every_parameter_has_values_and_no_value_is_left_over(name: str) -> None
 
 @pytest.mark.parametrize("name", NAMES)
 def test_good_bodies_are_json_and_calls_are_never_forwarded_paths(name: str) -> None:
-    for call in Generator(described(name), 1).calls(3000):
+    for call in Generator(described(name), 1).calls(3000, 5):
         if call.kind in ("combination", "good", "walk") and call.body:
             json.loads(call.body)
         assert call.target.startswith("/q/")
@@ -167,10 +166,10 @@ def test_every_call_can_be_sent_pages_are_followed_and_a_liar_is_found() -> None
     asked = described("chinook")
     keys = dict.fromkeys([*asked.good(), *asked.refused], "k" * 20)
     with serving(honest) as left, serving(honest) as right, serving(liar) as wrong:
-        outcome = Comparison(left, right, keys, workers=2).run(Generator(asked, 3), 1500)
+        outcome = Comparison(left, right, keys, workers=2).run(Generator(asked, 3), 1500, 3)
         assert (outcome.asked, outcome.differing, outcome.good) == (1500, 0, 1500), outcome.differences[:3]
         assert len(outcome.pairs) == 1500
-        lied = Comparison(left, wrong, keys, workers=2).run(Generator(asked, 3), 1500)
+        lied = Comparison(left, wrong, keys, workers=2).run(Generator(asked, 3), 1500, 3)
         assert lied.differing > 0
         assert {each.where for each in lied.differences} == {"status"}
         assert all(each.call.target.startswith("/q/media_types") for each in lied.differences)

@@ -19,7 +19,7 @@ from tailrace_contract.run import Run, ServedBy
 from tailrace_loadtest import cases
 from tailrace_loadtest.differential import api as api_module
 from tailrace_loadtest.differential import compare, store
-from tailrace_loadtest.differential.calls import COVERED, FORMATS, Generator
+from tailrace_loadtest.differential.calls import FORMATS, Generator, times
 from tailrace_loadtest.differential.drive import Comparison, Outcome
 from tailrace_loadtest.servers import chinook
 from tailrace_loadtest.servers.postgres import Postgres
@@ -104,6 +104,7 @@ def run(options: argparse.Namespace) -> int:
     """The whole gate; returns the exit code."""
     total, served, covered = Outcome(), Counter[str](), True
     began = time.monotonic()
+    least = times(options.calls)
     shares = {"chinook": options.calls // 2, "types": options.calls - options.calls // 2}
     if options.only:
         shares = {options.only: options.calls}
@@ -111,10 +112,12 @@ def run(options: argparse.Namespace) -> int:
         make_postgres(server)
         for side in SIDES:
             make_sqlite(folder, side)
-        for name, count in shares.items():
+        for name, share in shares.items():
             described = api_module.read(cases.path(f"{name}.yaml"), ORDERED[name])
             with stacks(name, server, folder) as (left, right):
-                outcome = Comparison(left.port, right.port, left.keys, options.workers).run(Generator(described, options.seed), count)
+                outcome = Comparison(left.port, right.port, left.keys, options.workers).run(
+                    Generator(described, options.seed), share, least
+                )
                 if options.keep:
                     say(f"{name}: data plane {left.url}, Python alone {right.url}; keys in {left.data}/keys; Ctrl-C ends")
                     with contextlib.suppress(KeyboardInterrupt):
@@ -122,14 +125,13 @@ def run(options: argparse.Namespace) -> int:
                 left.stop()
                 right.stop()
                 served += compare_records(outcome, left.data / "runs.sqlite", right.data / "runs.sqlite")
-            least = max(1, COVERED * options.calls // 50_000)
             missing = uncovered(outcome, described, least)
             covered &= not missing
             say(f"{name}: {outcome.asked} calls, {dict(sorted(outcome.statuses.items()))}, kinds {dict(outcome.kinds)}")
             if missing:
                 say(f"asked fewer than {least} times: {'; '.join(missing[:20])}{' …' if len(missing) > 20 else ''}")
-            for group, times in outcome.groups.most_common(options.groups):
-                say(f"{times:6} × {group}")
+            for group, count in outcome.groups.most_common(options.groups):
+                say(f"{count:6} × {group}")
             shown: set[str] = set()
             for difference in outcome.differences:
                 kind = f"{difference.where} {difference.call.kind}" if options.spread else str(len(shown))

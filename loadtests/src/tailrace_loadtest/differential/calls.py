@@ -16,6 +16,12 @@ ACCEPT = {"json": "application/json", "ndjson": "application/x-ndjson", "csv": "
 COVERED = 50
 """Times that each query × format × role is asked in 50,000 calls."""
 
+
+def times(calls: int) -> int:
+    """Times that each combination is asked in so many calls."""
+    return max(1, COVERED * calls // 50_000)
+
+
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -85,10 +91,9 @@ class Generator:
         self.paged = [query for query in api.queries if query.paged]
         self.number = 0
 
-    def calls(self, count: int) -> Iterator[Call]:
-        """`count` calls (a page that is followed counts as one): first every combination, then everything else mixed."""
+    def calls(self, count: int, each: int) -> Iterator[Call]:
+        """`count` calls (a page that is followed counts as one): first every combination `each` times, then everything else mixed."""
         random, left = self.random, count
-        each = max(1, COVERED * count // 50_000)
         combinations = [(q, f, r) for q in self.api.queries for f in FORMATS for r in self.api.roles for _ in range(each)]
         random.shuffle(combinations)
         for query, wanted, role in combinations[:left]:

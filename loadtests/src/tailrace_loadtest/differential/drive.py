@@ -4,7 +4,7 @@ import queue
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from tailrace_loadtest.differential import compare
@@ -52,17 +52,16 @@ class Comparison:
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
 
-    def run(self, generator: Generator, count: int) -> Outcome:
-        """Asks `count` calls in all: pages that a list didn't have are made up for by other calls."""
-        covered = False
+    def run(self, generator: Generator, count: int, each: int) -> Outcome:
+        """Asks `count` calls in all, every combination `each` times: pages that a list didn't have are made up for by other calls."""
+        self._round(generator.calls(count, each), count)
         while self.outcome.asked < count and self._failure is None:
-            self._round(generator, count - self.outcome.asked, covered=covered)
-            covered = True
+            self._round(generator.mixed(count - self.outcome.asked), count)
         if self._failure is not None:
             raise self._failure
         return self.outcome
 
-    def _round(self, generator: Generator, count: int, *, covered: bool) -> None:
+    def _round(self, calls: Iterable[Call], count: int) -> None:
         # Bounded: the generator waits for the askers. Calls that depend on earlier ones have an asker of their own, in order.
         plain: queue.Queue[Call | None] = queue.Queue(256)
         ordered: queue.Queue[Call | None] = queue.Queue(256)
@@ -71,7 +70,7 @@ class Comparison:
         for thread in threads:
             thread.start()
         step, shown = max(1, count // 10), 0
-        for number, call in enumerate(generator.mixed(count) if covered else generator.calls(count)):
+        for number, call in enumerate(calls):
             (ordered if call.stores else plain).put(call)
             if number // step > shown and sys.stderr.isatty():
                 shown = number // step
