@@ -111,6 +111,8 @@ impl RowWriter {
             out.extend_from_slice(b"{}");
             return Ok(());
         }
+        // One look at the room, not one a piece: twice the first 4 KiB of what is left is more than most rows take.
+        out.reserve(rows.len().min(4096) * 2 + 64);
         for column in &self.columns {
             out.extend_from_slice(&column.before);
             match (next(rows)?, column.kind, column.mask) {

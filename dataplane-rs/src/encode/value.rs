@@ -69,10 +69,19 @@ fn scalar(encoding: Encoding, value: &[u8], out: &mut Vec<u8>) -> Result<(), Mal
 
 /// Digits as they are, if they can only be a number.
 #[inline]
+#[allow(clippy::indexing_slicing)] // by a byte into 256 places
 fn digits(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     // A cheap check that keeps anything else from being embedded; the grammar is the database's.
-    let sound = value.iter().fold(!value.is_empty(), |all, &b| all & (b.is_ascii_digit() | matches!(b, b'-' | b'+' | b'.' | b'e')));
-    if !sound {
+    const NUMERIC: [bool; 256] = {
+        let mut numeric = [false; 256];
+        let mut n = 0;
+        while n < 15 {
+            numeric[b"0123456789-+.e0"[n] as usize] = true;
+            n += 1;
+        }
+        numeric
+    };
+    if value.is_empty() || !value.iter().all(|&b| NUMERIC[usize::from(b)]) {
         return Err(Malformed);
     }
     out.extend_from_slice(value);

@@ -83,7 +83,7 @@ const RESERVED: [&str; 3] = ["page_size", "cursor", "format"];
 /// Up to here names are compared one by one.
 const FEW: usize = 8;
 /// Up to here a call's arguments are kept on the stack.
-const ON_STACK: usize = 16;
+const ON_STACK: usize = 8;
 
 /// Where one parameter was given.
 #[derive(Clone, Copy, Default)]
@@ -116,7 +116,8 @@ struct Arguments<'a, 's> {
     slots: &'s mut [Slot<'a>],
     reserved: [Slot<'a>; 3],
     unknown: Vec<String>,
-    seen: HashSet<String>,
+    /// Of the unknown names; made when there is one.
+    seen: Option<HashSet<String>>,
 }
 
 impl<'a> Arguments<'a, '_> {
@@ -128,7 +129,7 @@ impl<'a> Arguments<'a, '_> {
             return slot.give(source);
         }
         let name = String::from_utf8_lossy(name).into_owned();
-        if self.seen.insert(name.clone()) {
+        if self.seen.get_or_insert_default().insert(name.clone()) {
             self.unknown.push(name);
         }
     }
@@ -205,12 +206,12 @@ impl Spec {
         out: &mut Vec<u8>,
     ) -> Result<Given<'a>, Refused> {
         let refused = |code| Refused { code, faults: Vec::new() };
-        let mut arguments = Arguments { spec: self, slots, reserved: Default::default(), unknown: Vec::new(), seen: HashSet::new() };
+        let mut arguments = Arguments { spec: self, slots, reserved: Default::default(), unknown: Vec::new(), seen: None };
         let mut malformed = false;
         for (name, value) in url::pairs(query) {
-            match (url::decoded(name), url::check(value)) {
-                (Ok(name), Ok(())) => arguments.give(&name, Source::Url(value)),
-                _ => malformed = true,
+            match url::check(value).and_then(|()| url::decoded(name)) {
+                Ok(name) => arguments.give(&name, Source::Url(value)),
+                Err(url::Malformed) => malformed = true,
             }
         }
         if let Some(body) = body.filter(|body| !body.is_empty()) {

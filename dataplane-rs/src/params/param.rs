@@ -21,11 +21,47 @@ pub struct Param {
     nullable: bool,
     engine: Engine,
     allowed: Option<Vec<Vec<u8>>>,
-    minimum: Option<String>,
-    maximum: Option<String>,
+    minimum: Option<Limit>,
+    maximum: Option<Limit>,
     min_length: Option<usize>,
     max_length: Option<usize>,
     pattern: Option<Regex>,
+}
+
+/// One end of the range that a number may be in.
+#[derive(Debug)]
+enum Limit {
+    /// Of an integer, where the limit is one: compared without cutting texts up.
+    Whole(i64),
+    /// Any other.
+    Decimal(String),
+}
+
+impl Limit {
+    fn of(kind: ParamType, text: &str) -> Self {
+        match text.parse() {
+            Ok(whole) if kind == ParamType::Integer => Self::Whole(whole),
+            _ => Self::Decimal(text.to_owned()),
+        }
+    }
+
+    /// A value's text against this limit.
+    #[inline]
+    fn compare(&self, text: &[u8]) -> Ordering {
+        match self {
+            Self::Decimal(limit) => decimal::compare(text, limit.as_bytes()),
+            Self::Whole(limit) => whole(text).cmp(limit),
+        }
+    }
+}
+
+/// The number that a text of the integer grammar means.
+#[inline]
+fn whole(text: &[u8]) -> i64 {
+    let (negative, digits) = text.strip_prefix(b"-").map_or((false, text), |digits| (true, digits));
+    // Downwards, because the least int64 has no positive twin. The grammar has shown that it fits.
+    let below = digits.iter().fold(0i64, |n, &b| n.wrapping_mul(10).wrapping_sub(i64::from(b - b'0')));
+    if negative { below } else { below.wrapping_neg() }
 }
 
 /// NULL in the framing of values.
@@ -57,8 +93,8 @@ impl Param {
             nullable: plan.nullable,
             engine,
             allowed: None,
-            minimum: plan.minimum.clone(),
-            maximum: plan.maximum.clone(),
+            minimum: plan.minimum.as_deref().map(|text| Limit::of(plan.kind, text)),
+            maximum: plan.maximum.as_deref().map(|text| Limit::of(plan.kind, text)),
             min_length: length(plan.min_length),
             max_length: length(plan.max_length),
             pattern,
@@ -235,14 +271,10 @@ impl Param {
                 return Some(Fault::Enum);
             }
         }
-        if let Some(minimum) = &self.minimum
-            && decimal::compare(text, minimum.as_bytes()) == Ordering::Less
-        {
+        if self.minimum.as_ref().is_some_and(|minimum| minimum.compare(text) == Ordering::Less) {
             return Some(Fault::Minimum);
         }
-        if let Some(maximum) = &self.maximum
-            && decimal::compare(text, maximum.as_bytes()) == Ordering::Greater
-        {
+        if self.maximum.as_ref().is_some_and(|maximum| maximum.compare(text) == Ordering::Greater) {
             return Some(Fault::Maximum);
         }
         if self.min_length.is_some() || self.max_length.is_some() {

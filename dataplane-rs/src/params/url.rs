@@ -1,5 +1,6 @@
 //! URL arguments by the rules of `application/x-www-form-urlencoded`. Rejects invalid percent-escapes and invalid UTF-8. IO: none.
 use crate::encode::Format;
+use crate::encode::text::{any, high, holds};
 use crate::http::negotiate::NotAcceptable;
 use std::borrow::Cow;
 
@@ -19,7 +20,7 @@ pub fn pairs(query: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 /// Whether a piece stands for itself.
 #[inline]
 fn is_plain(piece: &[u8]) -> bool {
-    !piece.iter().fold(false, |any, &b| any | (b == b'%') | (b == b'+') | (b >= 0x80))
+    any(piece, b' ', |eight| holds(eight, b'%') | holds(eight, b'+') | high(eight)) == 0
 }
 
 /// Appends what a piece stands for; the caller checks that it is UTF-8.
