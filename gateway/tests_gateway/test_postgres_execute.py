@@ -15,7 +15,8 @@ from tailrace_gateway.serve.engine import Ask, Done, Failure, Idempotency, Row, 
 from tailrace_gateway.serve.postgres.execute import PostgresExecutor
 from tailrace_gateway.serve.postgres.pool import Pool
 from tailrace_gateway.serve.postgres.sqlstate import failure_of
-from tailrace_loadtest.servers.postgres import Postgres
+from tailrace_loadtest.servers.pgbouncer import PgBouncer
+from tailrace_loadtest.servers.postgres import Postgres, free_port
 
 pytestmark = pytest.mark.postgres
 INT8, TEXT, NUMERIC = 20, 25, 1700
@@ -168,7 +169,7 @@ async def test_callers_leave_all_connections_come_back(executor: PostgresExecuto
         await asyncio.wait(tasks)
         answers = await asyncio.gather(*(answer(executor, ask(either, "SELECT 5::int8 AS n", (column("n", INT8),))) for _ in range(6)))
         assert all(rows == [[b"5"]] for rows, _ in answers)
-    assert active(server) == 0
+    await until(lambda: active(server) == 0)
     assert connected(server) <= 2
 
 
@@ -358,16 +359,73 @@ def test_pool_is_keyed_by_the_whole_plan(plan: ConnectionPlan) -> None:
     assert plan.model_copy(update={"max_connections": 3}) != plan
 
 
+async def test_statement_timeout_is_ours_and_a_cancel_is_not(executor: PostgresExecutor, plan: ConnectionPlan, server: Postgres) -> None:
+    short = plan.model_copy(update={"statement_timeout_ms": 200})
+    sleep = "SELECT pg_sleep(300)::text AS s"
+    assert await failure(executor, ask(short, sleep, (column("s", TEXT),))) is Failure.TIMEOUT
+    task = asyncio.create_task(failure(executor, ask(plan, sleep, (column("s", TEXT),))))
+    await until(lambda: active(server) == 1)
+    server.psql("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'tailrace' AND state <> 'idle'")
+    assert await task is Failure.REFUSED
+
+
+async def test_several_hosts(executor: PostgresExecutor, plan: ConnectionPlan, server: Postgres, tmp_path: Path) -> None:
+    """The first host is down; the second one answers."""
+    file = tmp_path / "two"
+    file.write_text(f"postgresql://postgres@127.0.0.1:{free_port()},127.0.0.1:{server.port}/postgres?target_session_attrs=read-write")
+    two = plan.model_copy(update={"url_file": str(file)})
+    assert (await answer(executor, ask(two, "SELECT 1::int8 AS n", (column("n", INT8),))))[0] == [[b"1"]]
+
+
+async def test_through_pgbouncer_in_transaction_mode(
+    executor: PostgresExecutor, plan: ConnectionPlan, server: Postgres, tmp_path: Path
+) -> None:
+    """Case 7: no 42P05 or 26000, pins held, nothing left behind, writes whole."""
+    server.psql("CREATE TABLE IF NOT EXISTS pooled (n bigint)")
+    with PgBouncer(server, pool_size=2) as bouncer:
+        file = tmp_path / "bouncer"
+        file.write_text(bouncer.url())
+        pooled = plan.model_copy(update={"url_file": str(file), "pooler": Pooler.TRANSACTION, "max_connections": 6})
+        sql = "SELECT $1 AS n, '2026-01-31 09:30:00+02'::timestamptz::text AS t, current_setting('transaction_read_only') AS r"
+        columns = (column("n", INT8), column("t", TEXT), column("r", TEXT))
+
+        async def one(n: int) -> None:
+            rows, _ = await answer(executor, ask(pooled, sql, columns, str(n).encode(), oids=(INT8,)))
+            assert rows == [[str(n).encode(), b"2026-01-31 07:30:00+00", b"on"]]
+            if n % 10 == 0:
+                written = ask(pooled, "INSERT INTO pooled VALUES ($1)", (), str(n).encode(), oids=(INT8,), write=True)
+                assert (await answer(executor, written))[1].affected == 1
+
+        await asyncio.gather(*(one(n) for n in range(100)))
+        left = asyncio.create_task(answer(executor, ask(pooled, "SELECT pg_sleep(300)::text AS s", (column("s", TEXT),))))
+        await until(
+            lambda: int(server.psql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(300)%' AND pid <> pg_backend_pid()"))
+        )
+        left.cancel()
+        await until(
+            lambda: (
+                not int(
+                    server.psql(
+                        "SELECT count(*) FROM pg_stat_activity WHERE state <> 'idle' AND query LIKE '%pg_sleep(300)%' AND pid <> pg_backend_pid()"
+                    )
+                )
+            )
+        )
+        await asyncio.gather(*(one(n) for n in range(1, 10)))
+    assert server.psql("SELECT count(*) FROM pooled").strip() == "10"
+
+
 @pytest.mark.parametrize(
     ("sqlstate", "write", "failure"),
     [
         ("", False, Failure.UNAVAILABLE), ("08006", False, Failure.UNAVAILABLE), ("53300", False, Failure.UNAVAILABLE),
-        ("57P01", False, Failure.UNAVAILABLE), ("25006", True, Failure.UNAVAILABLE), ("57014", False, Failure.TIMEOUT),
+        ("57P01", False, Failure.UNAVAILABLE), ("25006", True, Failure.UNAVAILABLE), ("57014", False, Failure.REFUSED),
         ("23505", True, Failure.CONSTRAINT), ("23505", False, Failure.REFUSED), ("22012", True, Failure.REFUSED),
     ],
 )  # fmt: skip
 def test_sqlstate(sqlstate: str, write: bool, failure: Failure) -> None:
     assert failure_of(sqlstate, write) is failure
+    assert failure_of("57014", write, timed_out=True) is Failure.TIMEOUT
 
 
 async def test_idempotency(executor: PostgresExecutor, either: ConnectionPlan, server: Postgres) -> None:

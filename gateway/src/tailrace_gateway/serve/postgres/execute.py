@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from tailrace_contract.idempotency import RESULT_LIMIT_BYTES
 from tailrace_contract.plan import ConnectionPlan, Pooler
 from tailrace_gateway.observe import Observer
 from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
@@ -80,6 +81,7 @@ class PostgresExecutor:
                 took_us = round((loop.time() - began_s) * 1e6)
                 raise StatementFailed(failed.failure, failed.sqlstate, round(queued_s * 1e6), took_us) from None
             finally:
+                session.writing = False
                 pool.release(session)
 
 
@@ -117,11 +119,11 @@ async def _begin(session: Session, ask: Ask, mode: str) -> None:
     try:
         await session.simple(f"BEGIN {mode}", ask.deadline_s)
     except StatementFailed as failed:
-        if failed.failure is Failure.REFUSED:  # a standby refuses READ WRITE
+        if failed.sqlstate == PLAN_CHANGED:  # here: a standby cannot begin READ WRITE
             raise StatementFailed(Failure.UNAVAILABLE, failed.sqlstate) from None
         raise
     if ask.connection.pooler is Pooler.TRANSACTION:
-        settings = [pair for pair in settings_of(ask.connection) if pair[0] != "default_transaction_read_only"]
+        settings = settings_of(ask.connection)
         calls = ", ".join(f"set_config(${2 * n + 1}, ${2 * n + 2}, true)" for n in range(len(settings)))
         values = [text.encode() for pair in settings for text in pair]
         await session.ask(f"SELECT {calls}", values, [25] * len(values), ask.deadline_s)
@@ -146,6 +148,7 @@ async def _pooled_read(session: Session, ask: Ask) -> AsyncGenerator[_Event, Non
 async def _write(session: Session, ask: Ask) -> AsyncGenerator[_Event, None]:
     """In its own transaction, together with the outcome under its Idempotency-Key; rows are shown after the COMMIT only."""
     retried = False
+    session.writing = True
     while True:
         await _begin(session, ask, "READ WRITE")
         if ask.idempotency is not None:
@@ -178,7 +181,7 @@ async def _changes(session: Session, name: bytes, ask: Ask) -> Outcome:
     """Runs the write to its end (a limit cannot stop it half-way) and keeps at most `limit` of its rows."""
     rows: list[Row] = []
     more = False
-    affected = 0
+    affected = size = 0
     async with aclosing(session.rows(name, ask.values, None, ask.deadline_s)) as steps:
         async for step in steps:
             if isinstance(step, tuple):
@@ -186,6 +189,9 @@ async def _changes(session: Session, name: bytes, ask: Ask) -> Outcome:
                 continue
             room = len(step) if ask.limit is None else ask.limit - len(rows)
             rows += step[:room]
+            size += sum(4 + len(value) for row in step[:room] for value in row if isinstance(value, bytes))
+            if size > RESULT_LIMIT_BYTES:
+                raise StatementFailed(Failure.REFUSED)
             more = more or room < len(step)
     return Outcome(affected, more, rows)
 

@@ -85,7 +85,6 @@ def settings_of(plan: ConnectionPlan) -> list[tuple[str, str]]:
     return [
         *plan.session,
         *PINS,
-        ("default_transaction_read_only", "on"),
         ("statement_timeout", str(plan.statement_timeout_ms)),
     ]
 
@@ -106,7 +105,10 @@ class Session:
         self._statements: OrderedDict[bytes, None] = OrderedDict()
         self.stamp = stamp
         self.born_s = asyncio.get_running_loop().time()
+        self._sent_s = 0.0
         self.broken = False
+        self.writing = False
+        """A write's transaction is open: class 23 is the caller's conflict."""
         self.busy = False
         """A statement was sent and its results are not all read."""
 
@@ -133,6 +135,8 @@ class Session:
     async def _verify(self, deadline_s: float) -> None:
         names = [*(name for name, _ in PINS), "default_transaction_read_only", "client_encoding"]
         wanted = [*(value for _, value in PINS), "on", "UTF8"]
+        # Not a start-up option: libpq would take every server for a read-only one (target_session_attrs).
+        await self.simple("SELECT set_config('default_transaction_read_only', 'on', false)", deadline_s)
         sql = "SELECT " + ", ".join(f"current_setting('{name}')" for name in names)
         results = await self.simple(sql, deadline_s)
         held = [(results[0].get_value(0, n) or b"").decode() for n in range(len(names))]
@@ -233,17 +237,22 @@ class Session:
     def _check(self, result: pq.abc.PGresult) -> None:
         if result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE):
             sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode("ascii", "replace")
-            failure = failure_of(sqlstate, write=True)
+            elapsed_ms = (asyncio.get_running_loop().time() - self._sent_s) * 1000
+            failure = failure_of(sqlstate, self.writing, elapsed_ms >= self._plan.statement_timeout_ms)
             if failure is Failure.UNAVAILABLE:
                 self.broken = True
             raise StatementFailed(failure, sqlstate)
+
+    def _sending(self) -> None:
+        self.busy = True
+        self._sent_s = asyncio.get_running_loop().time()
 
     # Statements.
 
     async def simple(self, sql: str, deadline_s: float) -> list[pq.abc.PGresult]:
         """Runs text without parameters, all results at once. For our own statements only."""
         try:
-            self.busy = True
+            self._sending()
             self._pg.send_query(sql.encode())
         except psycopg.Error:
             raise self._lost() from None
@@ -252,7 +261,7 @@ class Session:
     async def ask(self, sql: str, values: Sequence[Value], oids: Sequence[int], deadline_s: float) -> pq.abc.PGresult:
         """Runs our own statement with parameters and gives its one result."""
         try:
-            self.busy = True
+            self._sending()
             self._pg.send_query_params(sql.encode(), list(values) or None, list(oids) or None)
         except psycopg.Error:
             raise self._lost() from None
@@ -272,10 +281,10 @@ class Session:
             return name
         sql = statement.sql if trace is None else f"/*traceparent='{trace}'*/ {statement.sql}"
         try:
-            self.busy = True
+            self._sending()
             self._pg.send_prepare(name, sql.encode(), list(statement.oids) or None)
             await self._results(deadline_s)
-            self.busy = True
+            self._sending()
             self._pg.send_describe_prepared(name)
         except psycopg.Error:
             raise self._lost() from None
@@ -306,7 +315,7 @@ class Session:
         Stops as soon as there are `limit` rows, without a look at what follows: the rest is cancelled by whoever settles the session.
         """
         try:
-            self.busy = True
+            self._sending()
             self._pg.send_query_prepared(name, list(values) or None)
             if limit is None and psycopg.capabilities.has_stream_chunked():
                 self._pg.set_chunked_rows_mode(CHUNK_ROWS)
