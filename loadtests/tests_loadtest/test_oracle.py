@@ -10,7 +10,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -22,6 +22,7 @@ from tailrace_loadtest import cases
 from tailrace_loadtest.differential import api
 from tailrace_loadtest.differential.calls import Generator, fits_url
 from tailrace_loadtest.servers import chinook
+from tailrace_loadtest.servers.pgbouncer import PgBouncer
 from tailrace_loadtest.servers.postgres import Postgres
 from tailrace_loadtest.servers.tailrace import Tailrace
 
@@ -42,18 +43,32 @@ class Running:
     lite: Path
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["python alone", "data plane"])
+WAYS = {
+    "python alone": (False, False),
+    "data plane": (True, False),
+    "python alone, pooled": (False, True),
+    "data plane, pooled": (True, True),
+}
+"""With the data plane; through PgBouncer in transaction mode."""
+
+
+@pytest.fixture(scope="module", params=list(WAYS.values()), ids=list(WAYS))
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     lite = tmp_path_factory.mktemp("lite") / "chinook.db"
     chinook.load_sqlite(lite)
     with closing(sqlite3.connect(lite)) as connection:
         connection.executescript(cases.path("chinook_sqlite.sql").read_text())
-    with Postgres() as server:
+    data_plane, pooled = request.param
+    file = tmp_path_factory.mktemp("api") / "chinook.yaml"
+    text = cases.path("chinook.yaml").read_text()
+    file.write_text(text.replace("      maxConnections: 12\n", "      maxConnections: 12\n      pooler: transaction\n") if pooled else text)
+    with ExitStack() as opened:
+        server = opened.enter_context(Postgres())
         chinook.load_postgres(server)
         server.psql(cases.path("chinook.sql").read_text(), "chinook")
-        urls = {"shop-db": server.url("chinook"), "lite-db": f"sqlite:///{lite}"}
-        with Tailrace([cases.path("chinook.yaml")], urls, data_plane=request.param) as stack:
-            yield Running(stack, server, lite)
+        url = opened.enter_context(PgBouncer(server, pool_size=4)).url("chinook") if pooled else server.url("chinook")
+        stack = opened.enter_context(Tailrace([file], {"shop-db": url, "lite-db": f"sqlite:///{lite}"}, data_plane=data_plane))
+        yield Running(stack, server, lite)
 
 
 def drawn(name: str, random: Random) -> dict[str, Any]:
