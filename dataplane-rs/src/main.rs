@@ -1,2 +1,22 @@
 //! The program: parses its settings and runs the library.
-fn main() {}
+use std::process::ExitCode;
+use tailrace_dataplane::config::{self, Command, EXIT_USAGE, USAGE};
+use tailrace_dataplane::process;
+
+fn main() -> ExitCode {
+    match config::parse(std::env::args().skip(1)) {
+        Ok(Command::Run(config)) => process::main(config),
+        Ok(Command::Help) => {
+            print!("{USAGE}");
+            ExitCode::SUCCESS
+        }
+        Ok(Command::Version) => {
+            println!("tailrace-dataplane {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Err(faults) => {
+            eprint!("{faults}\n{USAGE}");
+            ExitCode::from(EXIT_USAGE)
+        }
+    }
+}

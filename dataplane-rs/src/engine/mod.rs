@@ -148,3 +148,10 @@ impl Failure {
         }
     }
 }
+
+/// `Idempotency::arguments`: query name, `\n`, then each declared parameter's value as it is framed on its way to the engine.
+pub fn arguments(query: &str, values: &[u8]) -> String {
+    use sha2::Digest;
+    let digest = sha2::Sha256::new().chain_update(query).chain_update(b"\n").chain_update(values).finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}

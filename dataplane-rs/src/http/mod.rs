@@ -1,2 +1,10 @@
-//! HTTP: bytes → request, answer → bytes.
+//! HTTP: bytes → request (`head`, `body`, `negotiate`), answer → bytes (`response`, `compress`), and the connections between
+//! (`output` keeps their order, `client` reads and writes one, `server` runs a thread of them).
+pub mod body;
+pub mod client;
+pub mod compress;
+pub mod head;
 pub mod negotiate;
+pub mod output;
+pub mod response;
+pub mod server;

@@ -8,6 +8,7 @@ pub mod connect;
 mod exclusive;
 mod failure;
 pub mod idempotency;
+pub mod lane;
 mod member;
 pub mod pool;
 pub mod session;

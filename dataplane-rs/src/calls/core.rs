@@ -1,0 +1,565 @@
+//! Admission: one request → one call on its way, or its answer at once. The order of the checks is the contract's ("A call").
+//! May reject: everything that the contract lists before the database is asked. IO: none.
+use super::call::{Asked, Call, Pinned, Ticket};
+use super::desk::{Cost, Desk};
+use super::forwarded::Forward;
+use crate::auth::address;
+use crate::codes::{Code, Fault};
+use crate::config::Limits;
+use crate::encode::cursor::Subject;
+use crate::engine::postgres::{self, Access, ConnectError};
+use crate::engine::{Ask, Event};
+use crate::http::client::Body;
+use crate::http::head::{self, Credential, Field, Head, Method};
+use crate::http::negotiate::{self, Coding};
+use crate::http::output::Output;
+use crate::http::response::{self, Form};
+use crate::http::server::Worker;
+use crate::lanes::database::{Database, LaneError, Link};
+use crate::lanes::standing::Standing;
+use crate::observe::meter::Meter;
+use crate::params::{self, BindError, Bound, url};
+use crate::plan::backend::Backend;
+use crate::plan::snapshot::{OnFull, Returns};
+use crate::plan::tables::{Query, Tables, Variant};
+use crate::runs::{Client, Recorder, Spool};
+use slab::Slab;
+use std::cell::RefCell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::Receiver;
+
+/// Rows of a JSON answer without paging.
+const JSON_ROWS: u32 = 10_000;
+/// Bindings that a thread remembers for one snapshot. Beyond it they are compiled at each call.
+const BOUND: usize = 100_000;
+/// One attempt to connect a lane, over all hosts.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// A lane's connection, or why there is none.
+#[derive(Debug)]
+pub struct Letter {
+    /// Index of the database.
+    pub database: usize,
+    /// Which of its lanes.
+    pub lane: usize,
+    /// What came of it.
+    pub result: Result<Link, LaneError>,
+}
+
+/// What becomes of a request.
+#[derive(Debug)]
+pub enum Admitted {
+    /// Its answer is in the output.
+    Told,
+    /// It waits for a shared lane.
+    Queued,
+    /// It goes on by itself at a database.
+    Exclusive(Box<Call>),
+    /// It goes on by itself at the gateway.
+    Forward(Box<Forward>),
+}
+
+/// A thread's plans, lanes and desk.
+#[derive(Debug)]
+pub struct Core {
+    /// What calls are admitted by; None before the first snapshot.
+    pub plan: Option<Rc<Pinned>>,
+    /// Ends calls.
+    pub desk: Desk,
+    /// Databases of this and, while calls are under way, of earlier snapshots.
+    pub databases: Slab<Database>,
+    /// By query slot: what was learned.
+    pub standings: Vec<Standing>,
+    /// Calls that must go on by the exclusive lane, found between two turns.
+    pub late: Vec<Box<Call>>,
+    /// The last commit failed: new calls are refused until one succeeds.
+    pub spool_failed: bool,
+    /// The thread's counters.
+    pub meter: Arc<Meter>,
+    spool_full: bool,
+    reject_when_full: bool,
+    threads: usize,
+    waiting: usize,
+    path: Vec<u8>,
+    values: Vec<u8>,
+    unrecorded: Vec<u8>,
+}
+
+/// Why a call is refused before it is sent.
+struct Refusal {
+    code: Code,
+    faults: Vec<(String, Fault)>,
+    allow: Option<&'static str>,
+}
+
+impl From<Code> for Refusal {
+    fn from(code: Code) -> Self {
+        Self { code, faults: Vec::new(), allow: None }
+    }
+}
+
+const ALLOW: &str = "GET, HEAD, POST, OPTIONS";
+const ALLOW_WRITE: &str = "POST, OPTIONS";
+
+enum Lane {
+    Shared,
+    Exclusive,
+    /// Not ours: no plan covers this path.
+    Forward,
+}
+
+impl Core {
+    /// Without plans.
+    pub fn new(recorder: Recorder, threads: usize, limits: &Limits, meter: Arc<Meter>) -> Self {
+        Self {
+            plan: None,
+            desk: Desk::new(recorder, meter.clone()),
+            databases: Slab::new(),
+            standings: Vec::new(),
+            late: Vec::new(),
+            spool_failed: false,
+            meter,
+            spool_full: false,
+            reject_when_full: true,
+            threads,
+            waiting: limits.waiting,
+            path: Vec::new(),
+            values: Vec::new(),
+            unrecorded: Vec::new(),
+        }
+    }
+
+    /// Reads the clock if this is the first that a wake-up does; the turn's time.
+    #[inline]
+    pub fn tick_if(&mut self, first: bool) -> Instant {
+        if first {
+            self.desk.tick();
+        }
+        self.desk.clock.now
+    }
+
+    /// Swaps the plans: calls admitted from here on know only these.
+    pub fn pin(&mut self, serial: u64, tables: Arc<Tables>) {
+        let now = self.desk.clock.now;
+        for (_, database) in &mut self.databases {
+            database.retired = true;
+        }
+        let mut databases = Vec::with_capacity(tables.backends.len());
+        for backend in &tables.backends {
+            let same = self.databases.iter_mut().find(|(_, database)| Arc::ptr_eq(&database.backend, backend));
+            databases.push(match same {
+                Some((at, database)) => {
+                    database.retired = false;
+                    at
+                }
+                None => self.databases.insert(Database::new(backend.clone(), backend.lanes(self.threads), self.waiting, now)),
+            });
+        }
+        self.standings.resize(tables.slot_count().max(self.standings.len()), Standing::new(0));
+        let mut versions = vec![0; self.standings.len()];
+        for query in &tables.queries {
+            if let (Some(standing), Some(version)) = (self.standings.get_mut(query.slot as usize), versions.get_mut(query.slot as usize)) {
+                *version = query.version_id;
+                if standing.version != query.version_id {
+                    *standing = Standing::new(query.version_id);
+                }
+            }
+        }
+        for (_, database) in &mut self.databases {
+            database.forget(|slot, version| versions.get(slot as usize) == Some(&version));
+        }
+        self.plan = Some(Rc::new(Pinned { serial, tables, databases, bound: RefCell::default() }));
+    }
+
+    /// What is done about once a second.
+    pub fn look_after(&mut self, spool: &Spool) {
+        self.reject_when_full = spool.on_full() == OnFull::Reject;
+        self.spool_failed = false; // the next commit tells anew
+        let now = self.desk.clock.now;
+        let (mut queued, mut flying, mut lanes) = (0, 0, 0);
+        self.databases.retain(|_, database| {
+            let (waiting, under_way) = database.load();
+            (queued, flying, lanes) = (queued + waiting, flying + under_way, lanes + database.connected());
+            database.renew(database.backend.lane_source.generation(), now);
+            !database.retired || waiting + under_way > 0
+        });
+        self.meter.queued.set(queued as u64);
+        self.meter.in_flight.set(flying as u64);
+        self.meter.shared_lanes.set(lanes as u64);
+    }
+
+    /// What a client gets in place of answers whose runs could not be recorded.
+    pub fn unrecorded(&mut self) -> &[u8] {
+        self.unrecorded.clear();
+        let mut body = Vec::new();
+        crate::encode::problem::write(Code::SpoolFull, None, &[], &mut body);
+        let form = Form { close: true, ..Form::default() };
+        response::problem(form, &self.desk.date, Code::SpoolFull, None, None, body.len(), &mut self.unrecorded);
+        self.unrecorded.extend_from_slice(&body);
+        &self.unrecorded
+    }
+
+    /// Takes one request.
+    #[inline]
+    pub fn admit(&mut self, head: &Head<'_>, body: Body<'_>, peer: IpAddr, ticket: Ticket, output: &mut Output) -> Admitted {
+        let mut call = self.desk.call();
+        call.ticket = ticket;
+        call.form = Form { head: head.method == Method::Head, minor: head.minor, close: !head.keep_alive, ..Form::default() };
+        if head.method == Method::Options {
+            self.options(head, call, output);
+            return Admitted::Told;
+        }
+        match self.check(head, body, peer, &mut call) {
+            Ok(Lane::Shared) => self.queue(call, output),
+            Ok(Lane::Exclusive) => Admitted::Exclusive(call),
+            Ok(Lane::Forward) => match body {
+                Body::Whole(body) => Admitted::Forward(Box::new(Forward::new(head, body, call))),
+                Body::TooLarge => {
+                    self.desk.refuse(call, Code::BodyTooLarge, Cost::default(), Some(output));
+                    Admitted::Told
+                }
+            },
+            Err(refusal) => {
+                let Refusal { code, faults, allow } = *refusal;
+                self.desk.refuse_with(call, code, &faults, allow, Cost::default(), Some(output));
+                Admitted::Told
+            }
+        }
+    }
+
+    #[cold]
+    fn options(&mut self, head: &Head<'_>, call: Box<Call>, output: &mut Output) {
+        let name = head::decode_path(head.path, &mut self.path).then(|| self.path.strip_prefix(b"/q/")).flatten();
+        let query = name.and_then(|name| Some(self.plan.as_ref()?.tables.query(name)?.1));
+        let allow = if query.is_some_and(|query| query.write) { ALLOW_WRITE } else { ALLOW };
+        let number = call.ticket.number;
+        let mut form = call.form;
+        form.close = output.says_close(number, form.close);
+        let date = &self.desk.date;
+        output.answer(number, |out| response::options(form, date, allow, out));
+        self.desk.recycle(call);
+    }
+
+    #[inline]
+    fn queue(&mut self, call: Box<Call>, output: &mut Output) -> Admitted {
+        let now = self.desk.clock.now;
+        let at = call.plan.as_ref().zip(call.query()).and_then(|(plan, query)| plan.databases.get(query.connection as usize));
+        let Some(database) = at.and_then(|&at| self.databases.get_mut(at)) else {
+            self.desk.refuse(call, Code::InternalError, Cost::default(), Some(output));
+            return Admitted::Told;
+        };
+        if database.is_down(now) {
+            self.desk.refuse(call, Code::DatabaseUnavailable, Cost::default(), Some(output));
+            return Admitted::Told;
+        }
+        self.meter.shared_calls.add(1);
+        match database.push(call, now) {
+            Ok(()) => Admitted::Queued,
+            Err(call) => {
+                self.desk.refuse(call, Code::Overloaded, Cost::default(), Some(output));
+                Admitted::Told
+            }
+        }
+    }
+
+    #[inline]
+    fn check(&mut self, head: &Head<'_>, body: Body<'_>, peer: IpAddr, call: &mut Call) -> Result<Lane, Box<Refusal>> {
+        let refuse = |code: Code| Err(Box::new(Refusal::from(code)));
+        let timed = timing(head).then(Instant::now);
+        call.client = Client::of(peer);
+        if let Field::Once(value) = head.traceparent
+            && let Some((id, sampled)) = head::trace(value)
+        {
+            call.trace = Some(id);
+            call.traceparent = sampled.then(|| String::from_utf8_lossy(value).into());
+        }
+        let valid_path = head::decode_path(head.path, &mut self.path);
+        let name = if valid_path { self.path.strip_prefix(b"/q/").filter(|name| !name.is_empty() && !name.contains(&b'/')) } else { None };
+        let Some(plan) = &self.plan else {
+            return if name.is_some() || !valid_path { refuse(Code::NotReady) } else { Ok(Lane::Forward) };
+        };
+        let tables = &*plan.tables;
+        let forwarded = match head.forwarded_for {
+            Field::Absent => None,
+            Field::Once(value) => Some(value.to_vec()),
+            Field::Several => Some(head.joined("x-forwarded-for")),
+        };
+        let caller = address::caller(peer, &tables.trusted_proxies, forwarded.as_deref());
+        call.client = Client::of(caller);
+        call.plan = Some(plan.clone());
+        if valid_path && name.is_none() {
+            return Ok(Lane::Forward);
+        }
+        if self.spool_failed || (self.reject_when_full && self.spool_full()) {
+            return refuse(Code::SpoolFull);
+        }
+        let Some(plan) = &self.plan else { return refuse(Code::NotReady) };
+        let tables = &*plan.tables;
+        let Credential::Key(text) = head.credential else { return refuse(Code::Unauthorized) };
+        let Some((key_at, key)) = tables.keys.admit(text, self.desk.clock.wall_us, caller) else { return refuse(Code::Unauthorized) };
+        (call.key, call.key_slot) = (Some(key_at), key.slot);
+        let name = self.path.strip_prefix(b"/q/").unwrap_or_default();
+        if !valid_path {
+            return refuse(Code::MalformedRequest);
+        }
+        let Some((query_at, query)) = tables.query(name) else { return refuse(Code::QueryNotFound) };
+        call.query = Some(query_at);
+        let hidden = if tables.hide_forbidden { Code::QueryNotFound } else { Code::Forbidden };
+        let Some(sight_at) = tables.sight_of(key.role, query_at) else { return refuse(hidden) };
+        let bound = match &key.bind {
+            None => query.unbound.clone(),
+            Some(bind) => match bindings(plan, key_at, query_at, query, bind) {
+                Some(bound) => bound,
+                None => return refuse(hidden),
+            },
+        };
+        let allowed = if query.write { head.method == Method::Post } else { head.method != Method::Other };
+        if !allowed {
+            let allow = Some(if query.write { ALLOW_WRITE } else { ALLOW });
+            return Err(Box::new(Refusal { allow, ..Code::MethodNotAllowed.into() }));
+        }
+        let refused = query.refused.or_else(|| tables.sight(sight_at)?.refused);
+        if let Some(code) = refused {
+            return refuse(code);
+        }
+        let mut format = format(head).map_err(|code| Box::new(Refusal::from(code)))?;
+        let body = check_body(head, body)?;
+        self.values.clear();
+        let given = query.spec.decode(&bound, head.arguments, body, &mut self.values);
+        let given = given.map_err(|refused| Box::new(Refusal { code: refused.code, faults: refused.faults, allow: None }))?;
+        if let Some(chosen) = given.format {
+            format = chosen;
+        }
+        call.form.format = format;
+        call.form.coding = coding(head);
+        call.values.clear();
+        place(call, tables, query, query_at, sight_at, &self.values, &given, &key.id)?;
+        if query.page.is_some() {
+            call.link.extend_from_slice(b"/q/");
+            call.link.extend_from_slice(query.name.as_bytes());
+            call.link.push(b'?');
+            let start = call.link.len();
+            if body.is_none_or(<[u8]>::is_empty) {
+                url::without_cursor(head.arguments, &mut call.link);
+            }
+            if call.link.len() > start {
+                call.link.push(b'&');
+            }
+        }
+        if query.write {
+            idempotency(call, head, tables, query, &self.values)?;
+        }
+        if query.record_params {
+            call.params = Some(record(query, &self.values));
+        }
+        call.deadline = call.began + query.timeout;
+        call.timing = timed.map(|start| start.elapsed().as_nanos() as u64);
+        let shared = query.shared && !call.is_stream() && call.traceparent.is_none() && {
+            let standing = self.standings.get(query.slot as usize);
+            standing.is_some_and(Standing::shared)
+                && plan.databases.get(query.connection as usize).and_then(|&at| self.databases.get(at)).is_some_and(Database::ready)
+        };
+        Ok(if shared { Lane::Shared } else { Lane::Exclusive })
+    }
+
+    #[inline]
+    fn spool_full(&mut self) -> bool {
+        self.spool_full = self.desk.recorder.is_full();
+        self.spool_full
+    }
+
+    /// Hands a statement to the exclusive lane of its database.
+    pub fn submit(&mut self, plan: &Pinned, connection: u32, ask: Ask) -> Option<Receiver<Event>> {
+        let at = *plan.databases.get(connection as usize)?;
+        Some(self.databases.get(at)?.exclusive.submit(ask))
+    }
+
+    /// What an exclusive answer says of its query; true when this made it ready for the shared lane.
+    pub fn learn(&mut self, call: &Call, database_us: u64, bytes: usize) {
+        let Some(query) = call.query().filter(|query| query.shared && !call.is_stream()) else { return };
+        let Some(standing) = self.standings.get_mut(query.slot as usize) else { return };
+        if standing.version == query.version_id
+            && standing.answered(database_us, bytes)
+            && let Some(&at) = call.plan.as_ref().and_then(|plan| plan.databases.get(query.connection as usize))
+            && let Some(database) = self.databases.get_mut(at)
+        {
+            database.want();
+        }
+    }
+}
+
+/// A key's fixed values for a query; None when the query lacks one of them, or can't take it.
+#[cold]
+fn bindings(
+    plan: &Pinned,
+    key_at: u32,
+    query_at: u32,
+    query: &Query,
+    bind: &serde_json::Map<String, serde_json::Value>,
+) -> Option<Arc<Bound>> {
+    if let Some(known) = plan.bound.borrow().get(&(key_at, query_at)) {
+        return known.clone();
+    }
+    let bound = match query.spec.bound(bind) {
+        Ok(bound) => Some(Arc::new(bound)),
+        // The second is refused when the key is compiled: here it fails closed.
+        Err(BindError::Undeclared(_) | BindError::Fault(..)) => None,
+    };
+    let mut known = plan.bound.borrow_mut();
+    if known.len() < BOUND {
+        known.insert((key_at, query_at), bound.clone());
+    }
+    bound
+}
+
+fn format(head: &Head<'_>) -> Result<crate::encode::Format, Code> {
+    let requested = if head.arguments.is_empty() { None } else { url::requested(head.arguments).map_err(|_| Code::NotAcceptable)? };
+    match head.accept {
+        Field::Absent | Field::Once(b"*/*") => Ok(requested.unwrap_or(crate::encode::Format::Json)),
+        Field::Once(value) => negotiate::format(requested, [value]).map_err(|_| Code::NotAcceptable),
+        Field::Several => negotiate::format(requested, values(head, "accept")).map_err(|_| Code::NotAcceptable),
+    }
+}
+
+fn coding(head: &Head<'_>) -> Coding {
+    match head.accept_encoding {
+        Field::Absent => Coding::Identity,
+        Field::Once(value) => negotiate::coding([value]),
+        Field::Several => negotiate::coding(values(head, "accept-encoding")),
+    }
+}
+
+fn values<'a>(head: &'a Head<'_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    head.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+}
+
+fn timing(head: &Head<'_>) -> bool {
+    let asks = |value: &[u8]| value.split(|&b| b == b',').any(|token| token.trim_ascii().eq_ignore_ascii_case(b"timing"));
+    match head.prefer {
+        Field::Absent => false,
+        Field::Once(value) => asks(value),
+        Field::Several => values(head, "prefer").any(asks),
+    }
+}
+
+/// The JSON body of a POST: media type (415) before size (413).
+#[inline]
+fn check_body<'a>(head: &Head<'_>, body: Body<'a>) -> Result<Option<&'a [u8]>, Box<Refusal>> {
+    if head.method != Method::Post || body == Body::Whole(&[]) {
+        return Ok(None);
+    }
+    let json = match head.content_type {
+        Field::Once(value) => {
+            let end = value.iter().position(|&b| b == b';').unwrap_or(value.len());
+            value.get(..end).is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/json"))
+        }
+        Field::Absent | Field::Several => false,
+    };
+    if !json {
+        return Err(Box::new(Code::UnsupportedMediaType.into()));
+    }
+    match body {
+        Body::Whole(body) => Ok(Some(body)),
+        Body::TooLarge => Err(Box::new(Code::BodyTooLarge.into())),
+    }
+}
+
+/// Puts the values in the places of the statement that answers the call.
+#[inline]
+#[allow(clippy::too_many_arguments, reason = "all that is known of the call by now")]
+fn place(
+    call: &mut Call,
+    tables: &Tables,
+    query: &Query,
+    query_at: u32,
+    sight: u32,
+    values: &[u8],
+    given: &params::Given<'_>,
+    key: &str,
+) -> Result<(), Box<Refusal>> {
+    let mut asked = Asked { query: query_at, sight, variant: Variant::Plain, rows: JSON_ROWS, limit: 0 };
+    let internal = || Box::new(Refusal::from(Code::InternalError));
+    let Some(page) = &query.page else {
+        (asked.rows, asked.limit) = match query.returns {
+            Returns::One => (1, 2),
+            Returns::None => (0, 0),
+            Returns::Many if call.form.format == crate::encode::Format::Json => (JSON_ROWS, JSON_ROWS + 1),
+            Returns::Many => (u32::MAX, 0),
+        };
+        call.asked = asked;
+        return params::place(values, &query.statement.plan.params, &mut call.values).ok_or_else(internal);
+    };
+    asked.rows = given.page_size.unwrap_or(page.plan.default_size);
+    let engine = tables.backends.get(query.connection as usize).ok_or_else(internal)?.plan.engine;
+    match &given.cursor {
+        None => {
+            asked.variant = Variant::First;
+            params::place(values, &page.first.plan.params, &mut call.values).ok_or_else(internal)?;
+        }
+        Some(cursor) => {
+            asked.variant = Variant::Next;
+            params::place(values, &page.next.plan.params, &mut call.values).ok_or_else(internal)?;
+            let subject = Subject { key, query: &query.name, version: &query.version };
+            let opener = tables.cursor_key.as_ref().ok_or_else(internal)?;
+            let opened = opener.open(subject, cursor, page.plan.keys.len(), engine, &mut call.values);
+            opened.map_err(|_| Box::new(Refusal::from(Code::InvalidCursor)))?;
+        }
+    }
+    params::push_integer(u64::from(asked.rows) + 1, engine, &mut call.values);
+    call.asked = asked;
+    Ok(())
+}
+
+/// 1 to 255 printable ASCII characters, and a table to keep it in.
+#[cold]
+fn idempotency(call: &mut Call, head: &Head<'_>, tables: &Tables, query: &Query, values: &[u8]) -> Result<(), Box<Refusal>> {
+    let key = match head.idempotency_key {
+        Field::Absent => return Ok(()),
+        Field::Several => return Err(Box::new(Code::InvalidIdempotencyKey.into())),
+        Field::Once(key) => key,
+    };
+    let table = tables.backends.get(query.connection as usize).and_then(|backend| backend.plan.idempotency_table.as_ref());
+    if table.is_none() {
+        return Err(Box::new(Code::IdempotencyUnavailable.into()));
+    }
+    if key.is_empty() || key.len() > 255 || !key.iter().all(|b| matches!(b, b' '..=b'~')) {
+        return Err(Box::new(Code::InvalidIdempotencyKey.into()));
+    }
+    let arguments = crate::engine::arguments(&query.name, values);
+    call.idempotency = Some(Box::new((String::from_utf8_lossy(key).into_owned(), arguments)));
+    Ok(())
+}
+
+/// The call's values by parameter, as a JSON object of texts.
+#[cold]
+fn record(query: &Query, values: &[u8]) -> String {
+    let mut object = serde_json::Map::new();
+    let mut rest = values;
+    for name in &query.params {
+        let value = crate::encode::rows::next(&mut rest).ok().flatten();
+        let text = value.map_or(serde_json::Value::Null, |value| String::from_utf8_lossy(value).into_owned().into());
+        object.insert(name.to_string(), text);
+    }
+    serde_json::Value::Object(object).to_string()
+}
+
+/// Connects a lane and hands the connection to the driver. One that replaces another takes room of its own.
+pub async fn connect(worker: Rc<Worker>, database: usize, lane: usize, replaces: bool, backend: Arc<Backend>) {
+    let result = open(&backend, replaces).await;
+    worker.mailbox.borrow_mut().push(Letter { database, lane, result });
+    worker.wake();
+}
+
+async fn open(backend: &Backend, replaces: bool) -> Result<Link, LaneError> {
+    let permit = if replaces { backend.budget.try_acquire() } else { backend.budget.try_acquire_shared() };
+    let Some(permit) = permit else {
+        backend.budget.want();
+        return Err(LaneError::NoRoom);
+    };
+    let target = backend.lane_source.read().map_err(ConnectError::from)?;
+    let deadline = tokio::time::Instant::now() + CONNECT;
+    Ok(Link { connection: postgres::connect(&target, Access::ReadOnly, deadline).await?, permit })
+}

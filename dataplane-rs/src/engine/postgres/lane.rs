@@ -1,0 +1,505 @@
+//! The shared lane's protocol on one PostgreSQL connection: many callers' statements in one flush, each its own Bind and
+//! Execute, one Sync for all. Bytes in, bytes out, no IO of its own.
+//!
+//! When one fails, the server skips the rest up to the Sync: those are asked again, each with a Sync of its own, so that only
+//! the guilty caller fails. May reject: bytes that are not PostgreSQL's protocol, or an answer beyond `LARGEST` (`Broken`): the
+//! connection is of no further use, and whoever waits is handed back by `abandon`.
+use super::wire::{self, Frame, ServerError};
+use crate::engine::Failure;
+use crate::plan::snapshot::{ColumnPlan, StatementPlan};
+use crate::plan::tables::Variant;
+use bytes::{Buf, BufMut, BytesMut};
+use std::collections::VecDeque;
+
+/// One caller's answer held in memory at most, bytes. Queries with such answers don't belong here.
+const LARGEST: usize = 4 << 20;
+
+/// What a lane needs to know of a call.
+pub trait Question {
+    /// The query's slot and version: what its prepared statement is known by.
+    fn identity(&self) -> (u32, u64);
+    /// Which of the query's statements.
+    fn variant(&self) -> Variant;
+    /// Its text.
+    fn statement(&self) -> &StatementPlan;
+    /// What its Prepare must describe.
+    fn columns(&self) -> &[ColumnPlan];
+    /// One value per place: i32 length (big endian, -1 NULL), then text.
+    fn values(&self) -> &[u8];
+    /// Rows after which to stop; 0: all.
+    fn limit(&self) -> u32;
+}
+
+/// What becomes of one call.
+#[derive(Debug)]
+pub enum Answer<'a> {
+    /// All its rows.
+    Rows(Rows<'a>),
+    /// It alone failed.
+    Failed(Failure),
+    /// `statement_timeout`: it doesn't belong here; it may be asked on the exclusive lane.
+    Slow,
+    /// It was sent and no answer came, through no fault of its own; it may be asked once more.
+    Again,
+}
+
+/// DataRow messages as they came.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    messages: &'a [u8],
+    /// How many.
+    pub count: u32,
+}
+
+impl<'a> Rows<'a> {
+    /// No row.
+    pub const NONE: Rows<'static> = Rows { messages: &[], count: 0 };
+
+    /// Bytes of all messages.
+    pub fn size(&self) -> usize {
+        self.messages.len()
+    }
+
+    /// Each row in DataRow form.
+    pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = self.messages;
+        std::iter::from_fn(move || {
+            loop {
+                let frame = wire::frame(rest, usize::MAX).ok().flatten()?;
+                rest = rest.get(frame.size()..)?;
+                if frame.tag == b'D' {
+                    return frame.body.get(2..);
+                }
+            }
+        })
+    }
+}
+
+/// The connection can't be used any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// Not PostgreSQL's protocol, or an answer to nothing.
+    #[error("the server sent what cannot be read")]
+    Protocol,
+    /// The first call in flight has an answer that is too large.
+    #[error("an answer was too large")]
+    TooLarge,
+    /// The server said that it closes the connection.
+    #[error("the server closes the connection")]
+    Closing,
+}
+
+#[derive(Debug)]
+struct Flight<Q> {
+    call: Q,
+    /// Its messages begin with Close, Parse and Describe.
+    prepares: bool,
+    /// Asked a second time after its statement had to be prepared anew.
+    renewed: bool,
+    /// Already answered otherwise (its deadline passed): what comes is dropped.
+    told: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Unknown,
+    /// Parse and Describe are on their way.
+    Sent,
+    Ready,
+    /// Described otherwise than planned.
+    Stale,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Prepared {
+    version: u64,
+    states: [State; 3],
+}
+
+/// One connection's protocol state.
+#[derive(Debug)]
+pub struct Pipeline<Q> {
+    out: BytesMut,
+    input: Vec<u8>,
+    flying: VecDeque<Flight<Q>>,
+    /// Syncs that were sent and not answered by ReadyForQuery.
+    syncs: u32,
+    /// Each call in flight has its own Sync.
+    singly: bool,
+    /// An error was read; the rest of this flush is skipped.
+    failed: bool,
+    /// The error was a timeout: the rest is asked elsewhere.
+    slow: bool,
+    /// Of `input`: messages before this were looked at.
+    scanned: usize,
+    /// Rows of the first call in flight, and where the first stands.
+    rows: u32,
+    first: usize,
+    prepared: Vec<Prepared>,
+}
+
+impl<Q: Question> Default for Pipeline<Q> {
+    fn default() -> Self {
+        Self {
+            out: BytesMut::new(),
+            input: Vec::new(),
+            flying: VecDeque::new(),
+            syncs: 0,
+            singly: false,
+            failed: false,
+            slow: false,
+            scanned: 0,
+            rows: 0,
+            first: 0,
+            prepared: Vec::new(),
+        }
+    }
+}
+
+impl<Q: Question> Pipeline<Q> {
+    /// Nothing is under way.
+    pub fn idle(&self) -> bool {
+        self.syncs == 0 && self.flying.is_empty()
+    }
+
+    /// Calls under way.
+    pub fn len(&self) -> usize {
+        self.flying.len()
+    }
+
+    /// No call is under way.
+    pub fn is_empty(&self) -> bool {
+        self.flying.is_empty()
+    }
+
+    /// Calls under way, first the one whose answer comes next, each with whether it was told otherwise.
+    pub fn calls(&mut self) -> impl Iterator<Item = (&mut Q, &mut bool)> {
+        self.flying.iter_mut().map(|flight| (&mut flight.call, &mut flight.told))
+    }
+
+    /// Bytes to be sent.
+    pub fn out(&mut self) -> &mut BytesMut {
+        &mut self.out
+    }
+
+    /// Adds a call to the flush that `sync` ends. Only while `idle`, or between two of these.
+    #[inline]
+    pub fn ask(&mut self, call: Q) {
+        let prepares = encode(&mut self.prepared, &mut self.out, &call);
+        self.flying.push_back(Flight { call, prepares, renewed: false, told: false });
+    }
+
+    /// Ends the flush.
+    pub fn sync(&mut self) {
+        put_sync(&mut self.out);
+        self.syncs += 1;
+        self.singly = false;
+    }
+
+    /// Closes the statements of versions that `keep` doesn't know. Goes out with the next flush.
+    pub fn forget(&mut self, keep: impl Fn(u32, u64) -> bool) {
+        for (prepared, slot) in self.prepared.iter_mut().zip(0u32..) {
+            if prepared.states != [State::Unknown; 3] && !keep(slot, prepared.version) {
+                close_all(prepared, &mut self.out);
+            }
+        }
+    }
+
+    /// Takes what the connection brought.
+    #[inline]
+    pub fn feed(&mut self, data: &[u8], tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
+        if self.input.is_empty() {
+            let used = self.scan(data, tell)?;
+            self.input.extend_from_slice(data.get(used..).unwrap_or_default());
+        } else {
+            let mut input = std::mem::take(&mut self.input);
+            input.extend_from_slice(data);
+            let used = self.scan(&input, tell)?;
+            if used == input.len() {
+                input.clear();
+            } else {
+                input.drain(..used);
+            }
+            self.input = input;
+        }
+        if self.input.is_empty() && self.input.capacity() > 256 << 10 {
+            self.input = Vec::new();
+        }
+        if self.input.len() > LARGEST { Err(Broken::TooLarge) } else { Ok(()) }
+    }
+
+    /// Hands back everybody: after `Broken::TooLarge` the first as `Slow`, the others as `Again`.
+    pub fn abandon(&mut self, why: Broken, tell: &mut impl FnMut(Q, Answer<'_>)) {
+        let mut guilty = why == Broken::TooLarge;
+        for flight in self.flying.drain(..).filter(|flight| !flight.told) {
+            tell(flight.call, if std::mem::take(&mut guilty) { Answer::Slow } else { Answer::Again });
+        }
+    }
+
+    fn scan(&mut self, data: &[u8], tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<usize, Broken> {
+        let (mut at, mut done) = (self.scanned, 0);
+        while let Some(frame) = wire::frame(data.get(at..).unwrap_or_default(), 1 << 30).map_err(|_| Broken::Protocol)? {
+            let end = at + frame.size();
+            match frame.tag {
+                b'D' => {
+                    if self.rows == 0 {
+                        self.first = at;
+                    }
+                    self.rows += 1;
+                }
+                b'C' | b's' | b'I' => {
+                    let messages = if self.rows == 0 { &[] } else { data.get(self.first..at).unwrap_or_default() };
+                    let rows = Rows { messages, count: self.rows };
+                    self.rows = 0;
+                    self.complete(rows, tell)?;
+                }
+                _ => self.message(frame, tell)?,
+            }
+            at = end;
+            if self.rows == 0 {
+                done = end;
+            }
+        }
+        self.scanned = at - done;
+        self.first = self.first.saturating_sub(done);
+        Ok(done)
+    }
+
+    /// The first call in flight has all its rows.
+    #[inline]
+    fn complete(&mut self, rows: Rows<'_>, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
+        let flight = self.flying.pop_front().ok_or(Broken::Protocol)?;
+        if !flight.told {
+            let stale = self.state(&flight.call).is_none_or(|state| *state != State::Ready);
+            tell(flight.call, if stale { Answer::Failed(Failure::Stale) } else { Answer::Rows(rows) });
+        }
+        Ok(())
+    }
+
+    fn state(&mut self, call: &Q) -> Option<&mut State> {
+        let (slot, version) = call.identity();
+        let prepared = self.prepared.get_mut(slot as usize).filter(|prepared| prepared.version == version)?;
+        prepared.states.get_mut(call.variant() as usize)
+    }
+
+    fn message(&mut self, frame: Frame<'_>, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
+        match frame.tag {
+            b'2' | b'1' | b'3' | b'N' | b'S' | b'A' => Ok(()), // BindComplete and its like; notices; settings
+            b't' => {
+                let flight = self.flying.front().ok_or(Broken::Protocol)?;
+                let mut rest = frame.body.get(2..).ok_or(Broken::Protocol)?;
+                let same = flight.call.statement().oids.iter().all(|&oid| rest.try_get_u32() == Ok(oid)) && rest.is_empty();
+                self.described(same)
+            }
+            b'T' => {
+                let flight = self.flying.front().ok_or(Broken::Protocol)?;
+                let same = wire::matches(frame.body, flight.call.columns()).map_err(|_| Broken::Protocol)?;
+                self.described(same)
+            }
+            b'n' => {
+                let none = self.flying.front().ok_or(Broken::Protocol)?.call.columns().is_empty();
+                self.described(none)
+            }
+            b'E' => self.error(wire::server_error(frame.body).map_err(|_| Broken::Protocol)?, tell),
+            b'Z' => self.ready(tell),
+            _ => Err(Broken::Protocol),
+        }
+    }
+
+    fn described(&mut self, same: bool) -> Result<(), Broken> {
+        let Self { flying, prepared, .. } = self;
+        let call = &flying.front().ok_or(Broken::Protocol)?.call;
+        let (slot, version) = call.identity();
+        let prepared = prepared.get_mut(slot as usize).filter(|prepared| prepared.version == version).ok_or(Broken::Protocol)?;
+        if let Some(state) = prepared.states.get_mut(call.variant() as usize) {
+            *state = match (*state, same) {
+                (State::Stale, _) | (_, false) => State::Stale,
+                _ => State::Ready,
+            };
+        }
+        Ok(())
+    }
+
+    fn error(&mut self, error: ServerError, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
+        self.rows = 0;
+        if error.fatal {
+            return Err(Broken::Closing);
+        }
+        let mut flight = self.flying.pop_front().ok_or(Broken::Protocol)?;
+        // A statement whose Parse or Describe failed, or that the server doesn't know (any more), is prepared anew.
+        let lost = error.revalidate || &error.code == b"26000";
+        if let Some(state) = self.state(&flight.call)
+            && (*state == State::Sent || lost)
+        {
+            *state = State::Unknown;
+        }
+        self.failed = true;
+        if flight.told {
+            return Ok(());
+        }
+        if lost && !flight.renewed {
+            flight.renewed = true;
+            self.failed |= !self.singly;
+            // Asked again behind the others; its Sync is its own.
+            if self.singly {
+                self.again_singly(flight);
+            } else {
+                self.flying.push_front(flight);
+            }
+            return Ok(());
+        }
+        match failure(&error) {
+            Some(failure) => tell(flight.call, Answer::Failed(failure)),
+            None => {
+                self.slow = !self.singly;
+                tell(flight.call, Answer::Slow);
+            }
+        }
+        Ok(())
+    }
+
+    fn again_singly(&mut self, mut flight: Flight<Q>) {
+        flight.prepares = encode(&mut self.prepared, &mut self.out, &flight.call);
+        put_sync(&mut self.out);
+        self.syncs += 1;
+        self.flying.push_back(flight);
+    }
+
+    fn ready(&mut self, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
+        self.syncs = self.syncs.checked_sub(1).ok_or(Broken::Protocol)?;
+        let (failed, slow) = (std::mem::take(&mut self.failed), std::mem::take(&mut self.slow));
+        if self.singly {
+            return Ok(());
+        }
+        if !failed {
+            return if self.flying.is_empty() { Ok(()) } else { Err(Broken::Protocol) };
+        }
+        let skipped = std::mem::take(&mut self.flying);
+        // A Parse that was skipped with the rest never reached the server.
+        for flight in skipped.iter().filter(|flight| flight.prepares) {
+            if let Some(state) = self.state(&flight.call)
+                && *state == State::Sent
+            {
+                *state = State::Unknown;
+            }
+        }
+        self.singly = true;
+        for flight in skipped.into_iter().filter(|flight| !flight.told) {
+            if slow {
+                tell(flight.call, Answer::Again);
+            } else {
+                self.again_singly(flight);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the guilty caller is told; None for a timeout.
+fn failure(error: &ServerError) -> Option<Failure> {
+    match &error.code {
+        b"57014" => None,
+        [b'0', b'8', ..] | [b'5', b'3', ..] | b"25006" => Some(Failure::Unavailable),
+        [b'5', b'7', b'P', ..] => Some(Failure::Unavailable),
+        b"0A000" if error.revalidate => Some(Failure::Stale),
+        code => Some(Failure::Refused(*code)),
+    }
+}
+
+/// Appends a call's messages; true when they prepare its statement first.
+#[inline]
+fn encode<Q: Question>(prepared: &mut Vec<Prepared>, out: &mut BytesMut, call: &Q) -> bool {
+    let (slot, version) = call.identity();
+    let at = slot as usize;
+    if at >= prepared.len() {
+        prepared.resize(at + 1, Prepared::default());
+    }
+    let Some(prepared) = prepared.get_mut(at) else { return false };
+    if prepared.version != version {
+        close_all(prepared, out);
+        prepared.version = version;
+    }
+    let name = name(version, call.variant());
+    let statement = call.statement();
+    let mut prepares = false;
+    if let Some(state @ (State::Unknown | State::Stale)) = prepared.states.get_mut(call.variant() as usize) {
+        *state = State::Sent;
+        prepares = true;
+        put_close(&name, out);
+        message(b'P', out, |out| {
+            out.put_slice(&name);
+            out.put_slice(statement.sql.as_bytes());
+            out.put_u8(0);
+            out.put_u16(statement.oids.len() as u16);
+            statement.oids.iter().for_each(|&oid| out.put_u32(oid));
+        });
+        message(b'D', out, |out| {
+            out.put_u8(b'S');
+            out.put_slice(&name);
+        });
+    }
+    let places = statement.oids.len() as u16;
+    message(b'B', out, |out| {
+        out.put_u8(0); // the unnamed portal
+        out.put_slice(&name);
+        out.put_u16(0); // all values are text
+        out.put_u16(places);
+        out.put_slice(call.values());
+        out.put_u16(0); // all columns are text
+    });
+    message(b'E', out, |out| {
+        out.put_u8(0);
+        out.put_u32(call.limit());
+    });
+    prepares
+}
+
+fn close_all(prepared: &mut Prepared, out: &mut BytesMut) {
+    for (state, variant) in prepared.states.iter_mut().zip([Variant::Plain, Variant::First, Variant::Next]) {
+        if std::mem::take(state) != State::Unknown {
+            put_close(&name(prepared.version, variant), out);
+        }
+    }
+}
+
+fn put_close(name: &[u8], out: &mut BytesMut) {
+    message(b'C', out, |out| {
+        out.put_u8(b'S');
+        out.put_slice(name);
+    });
+}
+
+fn put_sync(out: &mut BytesMut) {
+    message(b'S', out, |_| {});
+}
+
+/// A statement's name with its NUL: the version in hex and which statement of it.
+#[inline]
+fn name(version: u64, variant: Variant) -> [u8; 18] {
+    let mut name = [0; 18];
+    for (n, byte) in name.iter_mut().take(16).enumerate() {
+        let digit = (version >> (60 - 4 * n)) as u8 & 15;
+        *byte = digit + if digit < 10 { b'0' } else { b'a' - 10 };
+    }
+    if let Some(last) = name.get_mut(16) {
+        *last = match variant {
+            Variant::Plain => b'p',
+            Variant::First => b'f',
+            Variant::Next => b'n',
+        };
+    }
+    name
+}
+
+#[inline]
+fn message(tag: u8, out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
+    out.put_u8(tag);
+    let at = out.len();
+    out.put_u32(0);
+    body(out);
+    let length = (out.len() - at) as u32;
+    if let Some(room) = out.get_mut(at..at + 4) {
+        room.copy_from_slice(&length.to_be_bytes());
+    }
+}

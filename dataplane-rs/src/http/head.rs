@@ -1,0 +1,472 @@
+//! A request's head: bytes in, borrowed fields out. May reject: what is not HTTP/1.x, and everything that two servers could read
+//! in two ways (two lengths, a length beside a coding, bare LF, folded or spaced headers, Host missing or twice). IO: none.
+use httparse::{Header, Status};
+use std::mem::MaybeUninit;
+
+/// Slots for headers: one more than the default limit, so that the limit itself decides.
+const SLOTS: usize = 128;
+
+/// Method of a request, as far as it matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// GET
+    Get,
+    /// HEAD
+    Head,
+    /// POST
+    Post,
+    /// OPTIONS
+    Options,
+    /// Any other.
+    Other,
+}
+
+/// How the end of a body is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// There is none.
+    None,
+    /// By Content-Length, bytes.
+    Length(u64),
+    /// By `Transfer-Encoding: chunked`.
+    Chunked,
+}
+
+/// The key text that a request brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credential<'a> {
+    /// Neither `X-API-Key` nor `Authorization`.
+    None,
+    /// Exactly one.
+    Key(&'a [u8]),
+    /// Two, or an `Authorization` that is not Bearer.
+    Unusable,
+}
+
+/// A header that may come once. Lists that come in several lines are joined where they are used (`Head::joined`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Field<'a> {
+    /// Not there.
+    Absent,
+    /// Its value, without blanks around it.
+    Once(&'a [u8]),
+    /// Several lines.
+    Several,
+}
+
+impl<'a> Field<'a> {
+    fn put(&mut self, value: &'a [u8]) {
+        *self = if *self == Self::Absent { Self::Once(value) } else { Self::Several };
+    }
+}
+
+/// Why a head is refused: the connection gets a bare answer and is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// 400.
+    #[error("this is not a request that can be read in one way only")]
+    Malformed,
+    /// 431.
+    #[error("the head has too many or too large headers")]
+    TooLarge,
+}
+
+/// A whole head, borrowed from the connection's input.
+#[derive(Debug)]
+pub struct Head<'a> {
+    /// Bytes it takes, with the empty line.
+    pub length: usize,
+    /// Method.
+    pub method: Method,
+    /// Its text.
+    pub method_text: &'a str,
+    /// Target before `?`, still percent-encoded. `*` for an OPTIONS of the whole server.
+    pub path: &'a [u8],
+    /// Target after `?`; empty when there is none.
+    pub arguments: &'a [u8],
+    /// HTTP/1.0 or 1.1.
+    pub minor: u8,
+    /// More requests may follow on this connection.
+    pub keep_alive: bool,
+    /// Of the body.
+    pub framing: Framing,
+    /// The client waits for `100 Continue` before it sends its body.
+    pub expects: bool,
+    /// Key text.
+    pub credential: Credential<'a>,
+    /// Accept.
+    pub accept: Field<'a>,
+    /// Accept-Encoding.
+    pub accept_encoding: Field<'a>,
+    /// Content-Type.
+    pub content_type: Field<'a>,
+    /// Idempotency-Key.
+    pub idempotency_key: Field<'a>,
+    /// traceparent.
+    pub traceparent: Field<'a>,
+    /// X-Forwarded-For.
+    pub forwarded_for: Field<'a>,
+    /// Prefer.
+    pub prefer: Field<'a>,
+    /// All of them as they came, for forwarding and for lists in several lines.
+    pub headers: &'a [Header<'a>],
+}
+
+impl Head<'_> {
+    /// All lines of a list header, joined by commas (RFC 9110, 5.3).
+    pub fn joined(&self, name: &str) -> Vec<u8> {
+        let mut list = Vec::new();
+        for header in self.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)) {
+            if !list.is_empty() {
+                list.extend_from_slice(b", ");
+            }
+            list.extend_from_slice(header.value);
+        }
+        list
+    }
+}
+
+/// Parses the head at the start of `input` and hands it on; None: more bytes are needed.
+///
+/// `limit_bytes` bounds the head, `limit_headers` its headers.
+#[inline]
+pub fn parse<R>(input: &[u8], limit_bytes: usize, limit_headers: usize, then: impl FnOnce(Head<'_>) -> R) -> Result<Option<R>, Fault> {
+    let mut slots = [const { MaybeUninit::uninit() }; SLOTS];
+    let mut request = httparse::Request::new(&mut []);
+    let window = input.get(..limit_bytes).unwrap_or(input);
+    let length = match request.parse_with_uninit_headers(window, &mut slots) {
+        Ok(Status::Complete(length)) => length,
+        Ok(Status::Partial) if input.len() >= limit_bytes => return Err(Fault::TooLarge),
+        Ok(Status::Partial) => return Ok(None),
+        Err(httparse::Error::TooManyHeaders) => return Err(Fault::TooLarge),
+        Err(_) => return Err(Fault::Malformed),
+    };
+    if request.headers.len() > limit_headers {
+        return Err(Fault::TooLarge);
+    }
+    let text = window.get(..length).ok_or(Fault::Malformed)?;
+    read(text, &request).map(|head| Some(then(head)))
+}
+
+fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<Head<'a>, Fault> {
+    // httparse takes a lone LF as a line end; others in front of us may not.
+    if memchr::memchr_iter(b'\n', text).any(|at| at == 0 || text.get(at - 1) != Some(&b'\r')) {
+        return Err(Fault::Malformed);
+    }
+    let (Some(method_text), Some(target), Some(minor @ (0 | 1))) = (request.method, request.path, request.version) else {
+        return Err(Fault::Malformed);
+    };
+    let method = match method_text {
+        "GET" => Method::Get,
+        "POST" => Method::Post,
+        "HEAD" => Method::Head,
+        "OPTIONS" => Method::Options,
+        _ => Method::Other,
+    };
+    let (path, arguments) = split(target.as_bytes(), method)?;
+    let mut head = Head {
+        length: text.len(),
+        method,
+        method_text,
+        path,
+        arguments,
+        minor,
+        keep_alive: minor == 1,
+        framing: Framing::None,
+        expects: false,
+        credential: Credential::None,
+        accept: Field::Absent,
+        accept_encoding: Field::Absent,
+        content_type: Field::Absent,
+        idempotency_key: Field::Absent,
+        traceparent: Field::Absent,
+        forwarded_for: Field::Absent,
+        prefer: Field::Absent,
+        headers: request.headers,
+    };
+    let mut host = Field::Absent;
+    let (mut close, mut keep) = (false, false);
+    for header in request.headers.iter() {
+        let (name, value) = (header.name.as_bytes(), header.value.trim_ascii());
+        let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+        match name.len() {
+            4 if is(b"host") => host.put(value),
+            6 if is(b"accept") => head.accept.put(value),
+            6 if is(b"prefer") => head.prefer.put(value),
+            6 if is(b"expect") => head.expects |= value.eq_ignore_ascii_case(b"100-continue"),
+            9 if is(b"x-api-key") => credential(&mut head.credential, Some(value)),
+            10 if is(b"connection") => {
+                for token in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
+                    close |= token.eq_ignore_ascii_case(b"close");
+                    keep |= token.eq_ignore_ascii_case(b"keep-alive");
+                }
+            }
+            11 if is(b"traceparent") => head.traceparent.put(value),
+            12 if is(b"content-type") => head.content_type.put(value),
+            13 if is(b"authorization") => {
+                let bearer = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+                credential(&mut head.credential, bearer.map(|(_, key)| key.trim_ascii()));
+            }
+            14 if is(b"content-length") => {
+                let value = number(value).ok_or(Fault::Malformed)?;
+                if head.framing != Framing::None {
+                    return Err(Fault::Malformed); // twice, or beside a coding
+                }
+                head.framing = Framing::Length(value);
+            }
+            15 if is(b"accept-encoding") => head.accept_encoding.put(value),
+            15 if is(b"idempotency-key") => head.idempotency_key.put(value),
+            15 if is(b"x-forwarded-for") => head.forwarded_for.put(value),
+            17 if is(b"transfer-encoding") => {
+                if head.framing != Framing::None || minor == 0 || !value.eq_ignore_ascii_case(b"chunked") {
+                    return Err(Fault::Malformed);
+                }
+                head.framing = Framing::Chunked;
+            }
+            _ => {}
+        }
+    }
+    match host {
+        Field::Once(host) if authority(host) => {}
+        Field::Absent if minor == 0 => {}
+        _ => return Err(Fault::Malformed),
+    }
+    head.keep_alive = !close && (minor == 1 || keep);
+    if head.framing == Framing::Length(0) {
+        head.framing = Framing::None;
+    }
+    head.expects &= minor == 1 && head.framing != Framing::None;
+    Ok(head)
+}
+
+fn credential<'a>(slot: &mut Credential<'a>, key: Option<&'a [u8]>) {
+    *slot = match (*slot, key) {
+        (Credential::None, Some(key)) if !key.is_empty() => Credential::Key(key),
+        _ => Credential::Unusable,
+    };
+}
+
+/// Digits only: no sign, no blank, no list.
+fn number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 19 {
+        return None;
+    }
+    text.iter().try_fold(0u64, |n, digit| digit.is_ascii_digit().then(|| n * 10 + u64::from(digit - b'0')))
+}
+
+/// Nothing in it that would make it more than `host[:port]`.
+fn authority(host: &[u8]) -> bool {
+    host.iter().all(|&b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(&b))
+}
+
+/// Path and arguments of a target in origin form, absolute form (its authority is dropped) or `*`.
+fn split(target: &[u8], method: Method) -> Result<(&[u8], &[u8]), Fault> {
+    let origin = match target.first() {
+        Some(b'/') => target,
+        Some(b'*') if target.len() == 1 && method == Method::Options => return Ok((target, b"")),
+        _ => {
+            let scheme = |name: &[u8]| target.split_at_checked(name.len()).filter(|(start, _)| start.eq_ignore_ascii_case(name));
+            let (_, rest) = scheme(b"http://").or_else(|| scheme(b"https://")).ok_or(Fault::Malformed)?;
+            let end = rest.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(rest.len());
+            let (host, rest) = rest.split_at_checked(end).ok_or(Fault::Malformed)?;
+            if host.is_empty() || !authority(host) {
+                return Err(Fault::Malformed);
+            }
+            if !rest.starts_with(b"/") {
+                return Ok((b"/", rest.strip_prefix(b"?").unwrap_or(rest)));
+            }
+            rest
+        }
+    };
+    if memchr::memchr(b'#', origin).is_some() {
+        return Err(Fault::Malformed);
+    }
+    Ok(match memchr::memchr(b'?', origin).and_then(|cut| origin.split_at_checked(cut)) {
+        Some((path, rest)) => (path, rest.strip_prefix(b"?").unwrap_or(rest)),
+        None => (origin, b""),
+    })
+}
+
+/// Percent-decodes a path into `out`; false when an escape or the UTF-8 is not valid, or it holds NUL.
+pub fn decode_path(path: &[u8], out: &mut Vec<u8>) -> bool {
+    out.clear();
+    let mut rest = path;
+    while let Some((before, after)) = memchr::memchr(b'%', rest).and_then(|at| rest.split_at_checked(at)) {
+        out.extend_from_slice(before);
+        let hex = |n: usize| after.get(n).and_then(|&digit| (digit as char).to_digit(16));
+        let (Some(high), Some(low)) = (hex(1), hex(2)) else { return false };
+        out.push((high * 16 + low) as u8);
+        rest = after.get(3..).unwrap_or_default();
+    }
+    out.extend_from_slice(rest);
+    !out.contains(&0) && std::str::from_utf8(out).is_ok()
+}
+
+/// The trace id of a strictly checked `traceparent` (W3C, version 00) and whether it is sampled.
+pub fn trace(value: &[u8]) -> Option<([u8; 16], bool)> {
+    let hex = |range: std::ops::Range<usize>, out: &mut [u8]| -> Option<()> {
+        for (pair, byte) in value.get(range)?.chunks_exact(2).zip(out) {
+            let digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f').then(|| (b as char).to_digit(16).unwrap_or(0) as u8);
+            *byte = digit(*pair.first()?)? * 16 + digit(*pair.get(1)?)?;
+        }
+        Some(())
+    };
+    let dashes = [2, 35, 52].iter().all(|&at| value.get(at) == Some(&b'-'));
+    if value.len() != 55 || !dashes || !value.starts_with(b"00") {
+        return None;
+    }
+    let (mut trace, mut parent, mut flags) = ([0; 16], [0; 8], [0; 1]);
+    hex(3..35, &mut trace)?;
+    hex(36..52, &mut parent)?;
+    hex(53..55, &mut flags)?;
+    let [flags] = flags;
+    (trace != [0; 16] && parent != [0; 8]).then_some((trace, flags & 1 == 1))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn fault(text: &str) -> Option<Fault> {
+        match parse(text.as_bytes(), 16 << 10, 100, |_| ()) {
+            Ok(Some(())) => None,
+            Ok(None) => panic!("partial: {text:?}"),
+            Err(fault) => Some(fault),
+        }
+    }
+
+    #[test]
+    fn what_could_be_read_in_two_ways_is_refused() {
+        for text in [
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: +1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 0x1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length:\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: identity\r\n\r\n",
+            "GET / HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding : chunked\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX-A: b\r\n folded\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n X-A: b\r\n\r\n",
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a/b\r\n\r\n",
+            "GET / HTTP/1.1\nHost: a\n\n",
+            "GET / HTTP/1.1\r\nHost: a\nX: b\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/2.0\r\nHost: a\r\n\r\n",
+            "GET nowhere HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET * HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /#f HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX\0: b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n",
+            "CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n",
+            "{\"a\":1}\r\n\r\n",
+        ] {
+            assert_eq!(fault(text), Some(Fault::Malformed), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn large_heads_are_431() {
+        let many = (0..101).map(|n| format!("X-{n}: a\r\n")).collect::<String>();
+        assert_eq!(fault(&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")), Some(Fault::TooLarge));
+        let long = "a".repeat(16 << 10);
+        assert_eq!(fault(&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n")), Some(Fault::TooLarge));
+        assert_eq!(fault(&format!("GET /{long} HTTP/1.1\r\n")), Some(Fault::TooLarge));
+    }
+
+    #[test]
+    fn fields_are_read() {
+        let text = "POST http://api.test/q/a%20b?x=1?&y HTTP/1.1\r\nhOst: a:80\r\nX-Api-Key:  k \r\nContent-Length: 3\r\nExpect: 100-Continue\r\n\
+                    Connection: x, Close\r\nAccept: a\r\nAccept: b\r\n\r\nabc";
+        let got = parse(text.as_bytes(), 16 << 10, 100, |head| {
+            assert_eq!((head.method, head.path, head.arguments), (Method::Post, &b"/q/a%20b"[..], &b"x=1?&y"[..]));
+            assert_eq!(head.credential, Credential::Key(b"k"));
+            assert_eq!((head.framing, head.expects, head.keep_alive), (Framing::Length(3), true, false));
+            assert_eq!((head.accept, head.joined("accept")), (Field::Several, b"a, b".to_vec()));
+            head.length
+        });
+        assert_eq!(got, Ok(Some(text.len() - 3)));
+    }
+
+    #[test]
+    fn two_credentials_are_unusable() {
+        let with = |lines: &str| {
+            let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
+            parse(text.as_bytes(), 16 << 10, 100, |head| match head.credential {
+                Credential::None => "none".to_owned(),
+                Credential::Key(key) => String::from_utf8_lossy(key).into_owned(),
+                Credential::Unusable => "unusable".to_owned(),
+            })
+            .unwrap()
+            .unwrap()
+        };
+        assert_eq!(with(""), "none");
+        assert_eq!(with("Authorization: bEARER k\r\n"), "k");
+        for lines in [
+            "X-API-Key: a\r\nX-API-Key: a\r\n",
+            "X-API-Key: a\r\nAuthorization: Bearer a\r\n",
+            "Authorization: Basic a\r\n",
+            "Authorization: Bearer\r\n",
+            "X-API-Key: \r\n",
+            "Authorization: Basic a\r\nX-API-Key: k\r\n",
+        ] {
+            assert_eq!(with(lines), "unusable", "{lines}");
+        }
+    }
+
+    #[test]
+    fn paths_are_decoded() {
+        let decode = |path: &str| {
+            let mut out = Vec::new();
+            decode_path(path.as_bytes(), &mut out).then(|| String::from_utf8(out).unwrap())
+        };
+        assert_eq!(decode("/q/a%2fb%C3%A9").as_deref(), Some("/q/a/bé"));
+        for path in ["/%", "/%4", "/%zz", "/%ff", "/%00", "/%+1"] {
+            assert_eq!(decode(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn traces_are_checked() {
+        let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        assert_eq!(trace(good.as_bytes()).map(|(id, sampled)| (id[0], id[15], sampled)), Some((0x0a, 0x9c, true)));
+        for bad in [
+            "00-0AF7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+            "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01x",
+            "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-*/",
+        ] {
+            assert_eq!(trace(bad.as_bytes()), None, "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = parse(&bytes, 256, 10, |head| head.length);
+        }
+
+        #[test]
+        fn a_head_in_two_parts_is_the_head_in_one(cut in 0usize..70) {
+            let text = b"GET /q/a?b=c HTTP/1.1\r\nHost: a\r\nX-API-Key: k\r\nAccept: */*\r\n\r\n";
+            let part = text.get(..cut.min(text.len() - 1)).unwrap();
+            prop_assert_eq!(parse(part, 256, 10, |head| head.length), Ok(None));
+            prop_assert_eq!(parse(text, 256, 10, |head| head.length), Ok(Some(text.len())));
+        }
+    }
+}

@@ -1,0 +1,585 @@
+//! One serving thread: a current-thread runtime, its own listener and database connections, nothing shared on the hot path.
+//!
+//! A connection's task only reads and admits. One driver task reads the lanes, dispatches, commits the turn's runs, and writes
+//! each dirty connection once. It is queued behind the connections that are ready, so that a turn needs no timer.
+//! IO: the listener, the clients' sockets. May reject: connections beyond the bound.
+use super::client::{Body, Client, Taken};
+use super::head::Head;
+use super::output::Output;
+use crate::calls::call::{Call, Ticket};
+use crate::calls::core::{Admitted, Core};
+use crate::calls::desk::Outputs;
+use crate::calls::{exclusive, forwarded};
+use crate::config::Limits;
+use crate::lanes::database::Hands;
+use crate::plan::snapshot::Durability;
+use crate::plan::store::Store;
+use crate::runs::Spool;
+use crate::shutdown::Phase;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::spawn_local;
+
+/// Room of one read, bytes. Shared by all connections of a thread.
+const READ: usize = 64 << 10;
+/// Before a connection is closed, what the client still sends is read and dropped for so long, so that it gets its answer.
+const LINGER: Duration = Duration::from_secs(1);
+/// Deadlines of calls on the shared lane are kept to within this.
+const PULSE: Duration = Duration::from_millis(20);
+/// Events that tokio takes between two looks at its timers and sockets.
+const EVENT_INTERVAL: u32 = 1024;
+
+/// What one thread is given.
+#[derive(Debug)]
+pub struct Settings {
+    /// Its number.
+    pub thread: usize,
+    /// How many there are.
+    pub threads: usize,
+    /// Its own listener.
+    pub listener: std::net::TcpListener,
+    /// Bounds on clients.
+    pub limits: Limits,
+    /// Where plans come from.
+    pub store: Arc<Store>,
+    /// Where runs go.
+    pub spool: Arc<Spool>,
+    /// What happens is reported there.
+    pub observer: Arc<crate::observe::Observer>,
+    /// `DIR/run/gateway.sock`.
+    pub gateway: std::path::PathBuf,
+    /// The end.
+    pub phase: watch::Receiver<Phase>,
+}
+
+/// A thread's state, shared by its tasks.
+pub struct Worker {
+    /// Plans, lanes and the desk.
+    pub core: RefCell<Core>,
+    /// Connections.
+    pub clients: RefCell<Slab<Client>>,
+    dirty: RefCell<Vec<u32>>,
+    /// Lanes to be connected, and connections that were made, wait here for the driver.
+    pub mailbox: RefCell<Vec<crate::calls::core::Letter>>,
+    driver: RefCell<Option<Waker>>,
+    woken: Cell<bool>,
+    pulse: Notify,
+    pulsing: Cell<bool>,
+    /// Outputs that wait for the disk: (commit number, connection, generation, position).
+    held: RefCell<VecDeque<(u64, u32, u32, u64)>>,
+    sync_wanted: Notify,
+    generations: Cell<u32>,
+    phase: Cell<Phase>,
+    scratch: RefCell<Box<[u8]>>,
+    lane_scratch: RefCell<Box<[u8]>>,
+    /// Bounds on clients.
+    pub limits: Limits,
+    spool: Arc<Spool>,
+    /// What happens is reported there.
+    pub observer: Arc<crate::observe::Observer>,
+    /// Forwards what no plan covers.
+    pub gateway: std::path::PathBuf,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").finish_non_exhaustive()
+    }
+}
+
+/// The clients as the desk sees them.
+pub struct Clients<'a> {
+    slab: &'a mut Slab<Client>,
+    dirty: &'a mut Vec<u32>,
+}
+
+impl Outputs for Clients<'_> {
+    #[inline]
+    fn find(&mut self, ticket: Ticket) -> Option<&mut Output> {
+        let client = self.slab.get_mut(ticket.connection as usize)?;
+        if client.generation != ticket.generation || client.gone {
+            return None;
+        }
+        if !std::mem::replace(&mut client.dirty, true) {
+            self.dirty.push(ticket.connection);
+        }
+        Some(&mut client.output)
+    }
+}
+
+/// Serves until the end. Returns how many calls were cut off.
+pub fn serve(settings: Settings) -> std::io::Result<u64> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .event_interval(EVENT_INTERVAL)
+        .build_local(tokio::runtime::LocalOptions::default())?;
+    runtime.block_on(run(settings))
+}
+
+async fn run(settings: Settings) -> std::io::Result<u64> {
+    let Settings { thread, threads, listener, limits, store, spool, observer, gateway, phase } = settings;
+    let recorder = spool.recorder().map_err(std::io::Error::other)?;
+    let synced = recorder.synced();
+    let listener = TcpListener::from_std(listener)?;
+    let worker = Rc::new(Worker {
+        core: RefCell::new(Core::new(recorder, threads, &limits, observer.meter())),
+        clients: RefCell::default(),
+        dirty: RefCell::default(),
+        mailbox: RefCell::default(),
+        driver: RefCell::default(),
+        woken: Cell::new(false),
+        pulse: Notify::new(),
+        pulsing: Cell::new(false),
+        held: RefCell::default(),
+        sync_wanted: Notify::new(),
+        generations: Cell::new(0),
+        phase: Cell::new(*phase.borrow()),
+        scratch: RefCell::new(vec![0; READ].into()),
+        lane_scratch: RefCell::new(vec![0; READ].into()),
+        limits,
+        spool,
+        observer,
+        gateway,
+    });
+    spawn_local(drive(worker.clone()));
+    spawn_local(follow(worker.clone(), store, thread));
+    spawn_local(pulse(worker.clone()));
+    spawn_local(sweep(worker.clone()));
+    spawn_local(release_synced(worker.clone(), synced));
+    accept(worker.clone(), listener, phase.clone()).await;
+    let cut = finish(&worker, phase).await;
+    // What the last turn said is written by now; what it recorded, too.
+    worker.turn_over();
+    Ok(cut)
+}
+
+/// Takes connections until draining begins.
+async fn accept(worker: Rc<Worker>, listener: TcpListener, mut phase: watch::Receiver<Phase>) {
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            changed = phase.changed() => {
+                let now = if changed.is_err() { Phase::Over } else { *phase.borrow_and_update() };
+                worker.enter(now);
+                if now >= Phase::Draining {
+                    return;
+                }
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        match accepted {
+            Ok((socket, peer)) if worker.clients.borrow().len() < worker.limits.connections => {
+                let _best_effort = socket.set_nodelay(true);
+                spawn_local(connection(worker.clone(), socket, peer));
+            }
+            Ok(_) => {}
+            // Out of descriptors, or a peer that left: not worth more than another try.
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+/// Waits until every connection has ended, or the grace is over; how many calls were cut off then.
+async fn finish(worker: &Rc<Worker>, mut phase: watch::Receiver<Phase>) -> u64 {
+    while !worker.clients.borrow().is_empty() {
+        tokio::select! {
+            () = tokio::time::sleep(Duration::from_millis(10)) => {}
+            changed = phase.changed() => if changed.is_err() || *phase.borrow_and_update() == Phase::Over { break },
+        }
+    }
+    let clients = worker.clients.borrow();
+    clients.iter().map(|(_, client)| u64::from(client.output.open())).sum()
+}
+
+impl Worker {
+    /// Has the driver run once more, behind what is ready now.
+    #[inline]
+    pub fn wake(&self) {
+        if !self.woken.replace(true)
+            && let Some(driver) = &*self.driver.borrow()
+        {
+            driver.wake_by_ref();
+        }
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+        if phase >= Phase::LameDuck {
+            for (_, client) in self.clients.borrow_mut().iter_mut() {
+                client.output.retire();
+                client.task.wake_by_ref();
+            }
+        }
+    }
+
+    /// Ends a call by its ticket, from a task: `with` gets the desk and the output, None when the client has left.
+    pub fn tell<R>(&self, ticket: Ticket, with: impl FnOnce(&mut Core, Option<&mut Output>) -> R) -> R {
+        let result = {
+            let (mut core, mut clients, mut dirty) = (self.core.borrow_mut(), self.clients.borrow_mut(), self.dirty.borrow_mut());
+            core.tick_if(!self.woken.get());
+            let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
+            with(&mut core, outputs.find(ticket))
+        };
+        self.wake();
+        result
+    }
+
+    /// Ends a connection in the middle of an answer: its client must not take it for whole.
+    pub fn cut(&self, ticket: Ticket) {
+        if let Some(client) = self.clients.borrow_mut().get_mut(ticket.connection as usize)
+            && client.generation == ticket.generation
+        {
+            client.gone = true;
+            client.notify();
+            client.task.wake_by_ref();
+        }
+    }
+
+    /// The turn's end: its runs are recorded, then its answers leave.
+    fn turn_over(&self) {
+        let core = &mut *self.core.borrow_mut();
+        let clients = &mut *self.clients.borrow_mut();
+        let recorded = core.desk.recorder.commit();
+        let disk = self.spool.durability() == Durability::Disk;
+        let (number, now) = (core.desk.recorder.commit_number(), core.desk.clock.now);
+        let mut held = self.held.borrow_mut();
+        for id in self.dirty.borrow_mut().drain(..) {
+            let Some(client) = clients.get_mut(id as usize) else { continue };
+            client.dirty = false;
+            if recorded.is_err() {
+                client.output.retract(core.unrecorded());
+            }
+            let position = client.output.commit();
+            if disk {
+                held.push_back((number, id, client.generation, position));
+            } else {
+                client.output.release(position);
+                client.write(now);
+            }
+            settle(client);
+        }
+        if disk && !held.is_empty() {
+            self.sync_wanted.notify_one();
+        }
+        if recorded.is_err() {
+            core.spool_failed = true;
+        }
+    }
+}
+
+/// Wakes the tasks that something has become possible for.
+fn settle(client: &mut Client) {
+    client.notify();
+    if client.blocked || client.gone || client.output.ended() || !client.output.pending().is_empty() {
+        client.task.wake_by_ref();
+    }
+}
+
+enum End {
+    Left,
+    Finished,
+}
+
+async fn connection(worker: Rc<Worker>, socket: TcpStream, peer: SocketAddr) {
+    let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+    let generation = worker.generations.get().wrapping_add(1);
+    worker.generations.set(generation);
+    let id = {
+        let now = tokio::time::Instant::now().into_std();
+        let age = worker.limits.connection_age.mul_f64(rand::random_range(0.9..1.1));
+        let mut client = Client::new(socket, peer.ip(), generation, task, now, now + age);
+        if worker.phase.get() >= Phase::LameDuck {
+            client.output.retire();
+        }
+        worker.core.borrow().meter.connections_opened.add(1);
+        worker.clients.borrow_mut().insert(client) as u32
+    };
+    let end = poll_fn(|cx| turn(&worker, id, cx)).await;
+    let client = worker.clients.borrow_mut().try_remove(id as usize);
+    worker.core.borrow().meter.connections_closed.add(1);
+    let Some(mut client) = client else { return };
+    client.gone = true;
+    client.notify();
+    if let End::Finished = end {
+        linger(client.socket).await;
+    }
+}
+
+/// Says that nothing more comes, and reads what the client still sends: a reset would take its answer away.
+async fn linger(mut socket: TcpStream) {
+    let rest = async {
+        socket.shutdown().await?;
+        let mut sink = [0; 4096];
+        while tokio::io::AsyncReadExt::read(&mut socket, &mut sink).await? > 0 {}
+        Ok::<_, std::io::Error>(())
+    };
+    let _either_way = tokio::time::timeout(LINGER, rest).await;
+}
+
+/// Reads and admits, as far as the socket and the bounds allow. Ready when the connection has ended.
+fn turn(worker: &Rc<Worker>, id: u32, cx: &mut Context<'_>) -> Poll<End> {
+    let mut started = Vec::new();
+    let end = loop {
+        let mut clients = worker.clients.borrow_mut();
+        let Some(client) = clients.get_mut(id as usize) else { return Poll::Ready(End::Left) };
+        if client.gone {
+            break Poll::Ready(End::Left);
+        }
+        if !client.output.pending().is_empty() {
+            match client.socket.poll_write_ready(cx) {
+                Poll::Ready(Ok(())) => {
+                    let now = worker.core.borrow_mut().tick_if(!worker.woken.get());
+                    client.write(now);
+                    client.notify();
+                    continue;
+                }
+                Poll::Ready(Err(_)) => break Poll::Ready(End::Left),
+                Poll::Pending => {}
+            }
+        }
+        if client.finished() {
+            break Poll::Ready(End::Finished);
+        }
+        let mut scratch = worker.scratch.borrow_mut();
+        let mut room = ReadBuf::new(&mut scratch);
+        if !client.blocked || !can_resume(client) {
+            if !client.reads(&worker.limits) {
+                break Poll::Pending;
+            }
+            match Pin::new(&mut client.socket).poll_read(cx, &mut room) {
+                Poll::Pending => break Poll::Pending,
+                Poll::Ready(Err(_)) => break Poll::Ready(End::Left),
+                Poll::Ready(Ok(())) if room.filled().is_empty() => break Poll::Ready(End::Left),
+                Poll::Ready(Ok(())) => {}
+            }
+        }
+        take(worker, id, client, room.filled(), &mut started);
+    };
+    for start in started {
+        start.spawn(worker);
+    }
+    end
+}
+
+/// Requests that stood blocked may be taken now.
+fn can_resume(client: &Client) -> bool {
+    client.output.idle()
+}
+
+/// A call that goes on in a task of its own.
+enum Start {
+    Exclusive(Box<Call>),
+    Forward(Box<forwarded::Forward>),
+}
+
+impl Start {
+    fn spawn(self, worker: &Rc<Worker>) {
+        match self {
+            Self::Exclusive(call) => drop(spawn_local(exclusive::run(worker.clone(), call))),
+            Self::Forward(forward) => drop(spawn_local(forwarded::run(worker.clone(), forward))),
+        }
+    }
+}
+
+#[inline]
+fn take(worker: &Worker, id: u32, client: &mut Client, data: &[u8], started: &mut Vec<Start>) {
+    let core = &mut *worker.core.borrow_mut();
+    let now = core.tick_if(!worker.woken.get());
+    let written = client.output.backlog();
+    let peer: IpAddr = client.peer;
+    client.grow_old(now);
+    client.take(data, &worker.limits, now, &mut |head: &Head<'_>, body: Body<'_>, client: &mut Client, number: u32| {
+        let ticket = Ticket { connection: id, generation: client.generation, number };
+        match core.admit(head, body, peer, ticket, &mut client.output) {
+            Admitted::Told | Admitted::Queued => Taken::Done,
+            Admitted::Exclusive(call) => {
+                started.push(Start::Exclusive(call));
+                Taken::Done
+            }
+            Admitted::Forward(forward) => {
+                started.push(Start::Forward(forward));
+                Taken::Done
+            }
+        }
+    });
+    if client.output.backlog() != written && !std::mem::replace(&mut client.dirty, true) {
+        worker.dirty.borrow_mut().push(id);
+    }
+    worker.wake();
+}
+
+async fn drive(worker: Rc<Worker>) {
+    let mut escaped = Vec::new();
+    let mut wanted = Vec::new();
+    poll_fn(|cx: &mut Context<'_>| -> Poll<()> {
+        worker.woken.set(false);
+        if worker.driver.borrow().is_none() {
+            *worker.driver.borrow_mut() = Some(cx.waker().clone());
+        }
+        {
+            let Core { desk, databases, standings, .. } = &mut *worker.core.borrow_mut();
+            let mut clients = worker.clients.borrow_mut();
+            let mut dirty = worker.dirty.borrow_mut();
+            let mut scratch = worker.lane_scratch.borrow_mut();
+            desk.tick();
+            let now = desk.clock.now;
+            let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
+            let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut scratch };
+            for letter in worker.mailbox.borrow_mut().drain(..) {
+                if let Some(database) = databases.get_mut(letter.database) {
+                    database.connected_to(letter.lane, letter.result, &mut hands);
+                }
+            }
+            for (at, database) in databases.iter_mut() {
+                database.receive(cx, &mut hands);
+                database.dispatch(cx, &mut hands);
+                if database.wants() {
+                    database.wanted(now, &mut wanted);
+                    for (lane, replaces) in wanted.drain(..) {
+                        spawn_local(crate::calls::core::connect(worker.clone(), at, lane, replaces, database.backend.clone()));
+                    }
+                }
+                if database.busy() && !worker.pulsing.replace(true) {
+                    worker.pulse.notify_one();
+                }
+            }
+        }
+        worker.turn_over();
+        escaped.append(&mut worker.core.borrow_mut().late);
+        for call in escaped.drain(..) {
+            Start::Exclusive(call).spawn(&worker);
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Pins each publication between two turns.
+async fn follow(worker: Rc<Worker>, store: Arc<Store>, thread: usize) {
+    let mut publications = store.subscribe();
+    loop {
+        let published = publications.borrow_and_update().clone();
+        if let Some(published) = published {
+            worker.core.borrow_mut().pin(published.serial, published.tables);
+            store.acknowledge(thread, published.serial);
+            worker.wake();
+        }
+        if publications.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Keeps deadlines while calls are on shared lanes.
+async fn pulse(worker: Rc<Worker>) {
+    loop {
+        worker.pulse.notified().await;
+        while {
+            tokio::time::sleep(PULSE).await;
+            worker.sweep_databases()
+        } {}
+        worker.pulsing.set(false);
+    }
+}
+
+impl Worker {
+    fn sweep_databases(&self) -> bool {
+        let mut escaped = Vec::new();
+        let busy = {
+            let Core { desk, databases, standings, .. } = &mut *self.core.borrow_mut();
+            let (mut clients, mut dirty) = (self.clients.borrow_mut(), self.dirty.borrow_mut());
+            desk.tick();
+            let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
+            let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut [] };
+            databases.iter_mut().fold(false, |busy, (_, database)| database.sweep(&mut hands) | busy)
+        };
+        self.wake();
+        self.core.borrow_mut().late.append(&mut escaped);
+        busy
+    }
+}
+
+/// Ends what clients take too long for, and looks after what is done once a second.
+async fn sweep(worker: Rc<Worker>) {
+    let limits = &worker.limits;
+    let shortest =
+        [limits.head_time, limits.body_time, limits.idle_time, limits.stall_time].into_iter().min().unwrap_or(Duration::from_secs(1));
+    let pause = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        tokio::time::sleep(pause).await;
+        let now = {
+            let mut core = worker.core.borrow_mut();
+            core.desk.tick();
+            core.look_after(&worker.spool);
+            core.desk.clock.now
+        };
+        let draining = worker.phase.get() >= Phase::Draining;
+        let mut dirty = worker.dirty.borrow_mut();
+        for (id, client) in worker.clients.borrow_mut().iter_mut() {
+            if client.sweep(now, limits, draining) {
+                if client.output.backlog() > 0 && !std::mem::replace(&mut client.dirty, true) {
+                    dirty.push(id as u32);
+                }
+                client.task.wake_by_ref();
+            }
+        }
+        drop(dirty);
+        worker.wake();
+    }
+}
+
+/// `durability: disk`: answers leave when their runs are synced.
+async fn release_synced(worker: Rc<Worker>, mut synced: watch::Receiver<u64>) {
+    loop {
+        worker.sync_wanted.notified().await;
+        while !worker.held.borrow().is_empty() {
+            let done = *synced.borrow_and_update();
+            let now = worker.core.borrow_mut().tick_if(true);
+            while let Some(&(number, id, generation, position)) = worker.held.borrow().front()
+                && number <= done
+            {
+                worker.held.borrow_mut().pop_front();
+                if let Some(client) = worker.clients.borrow_mut().get_mut(id as usize)
+                    && client.generation == generation
+                {
+                    client.output.release(position);
+                    client.write(now);
+                    settle(client);
+                }
+            }
+            if !worker.held.borrow().is_empty() && synced.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Waits until it is a request's turn and there is room for its output; false when its client has left.
+pub async fn room(worker: &Worker, ticket: Ticket) -> bool {
+    loop {
+        let signal = {
+            let mut clients = worker.clients.borrow_mut();
+            let Some(client) = clients.get_mut(ticket.connection as usize) else { return false };
+            if client.generation != ticket.generation || client.gone {
+                return false;
+            }
+            if client.output.turn(ticket.number) && client.output.backlog() <= worker.limits.high_water {
+                return true;
+            }
+            client.signal()
+        };
+        signal.changed.notified().await;
+    }
+}

@@ -1,0 +1,521 @@
+//! One thread's shared lanes to one PostgreSQL database. Dispatch clocks itself: an idle lane takes a call at once; while it is
+//! busy calls gather and leave together. Another lane opens only for a full flush or when the oldest waiter has waited two
+//! round trips. May reject: calls beyond the queue's bound, expired ones, all while the database is down. IO: its connections.
+use super::exclusive::Exclusive;
+use super::queue::FairQueue;
+use super::standing::{SLOW_US, Standing};
+use crate::calls::call::Call;
+use crate::calls::desk::{Cost, Desk, Outputs, lane_rows};
+use crate::codes::Code;
+use crate::engine::postgres::lane::{Answer, Broken, Pipeline};
+use crate::engine::postgres::{ConnectError, Connection, Permit};
+use crate::plan::backend::Backend;
+use bytes::Buf;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+/// Most calls in one flush.
+const LARGEST_FLUSH: usize = 256;
+/// Fewest that a slow query's flush is cut down to.
+const SMALLEST_FLUSH: usize = 8;
+/// A flush is cut so that it takes about this long.
+const FLUSH_TIME: Duration = Duration::from_millis(10);
+/// Bytes of one flush; a call that goes beyond is the last of it.
+const FLUSH_BYTES: usize = 256 << 10;
+/// A lane that brings nothing for so long beyond `statement_timeout` is broken.
+const SILENCE: Duration = Duration::from_secs(1);
+/// After so long without any lane, calls are refused at once.
+const DOWN: Duration = Duration::from_secs(1);
+/// Back-off between two attempts to connect.
+const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
+/// A connection is replaced after so long (± 20 %).
+const LIFETIME: Duration = Duration::from_secs(1800);
+/// Times a call may be sent.
+const SENT_AT_MOST: u8 = 3;
+
+/// What a turn with a database needs from its thread.
+pub struct Hands<'a, O> {
+    /// Ends calls.
+    pub desk: &'a mut Desk,
+    /// Where answers go.
+    pub outputs: &'a mut O,
+    /// By query slot.
+    pub standings: &'a mut Vec<Standing>,
+    /// Calls that must go on by the exclusive lane.
+    pub escaped: &'a mut Vec<Box<Call>>,
+    /// Room to read into.
+    pub scratch: &'a mut [u8],
+}
+
+/// Why a lane has no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaneError {
+    /// `maxConnections` are open: the exclusive lane has them.
+    #[error("no connection may be opened")]
+    NoRoom,
+    /// It could not be opened.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+/// A connection and the room that it takes.
+#[derive(Debug)]
+pub struct Link {
+    /// Read-only, with the lane's timeout.
+    pub connection: Connection,
+    /// Freed with it.
+    pub permit: Permit,
+}
+
+#[derive(Debug)]
+struct Lane {
+    connection: Option<Connection>,
+    permit: Option<Permit>,
+    pipeline: Pipeline<Box<Call>>,
+    /// A connection that replaces this one when it is idle.
+    successor: Option<Link>,
+    connecting: bool,
+    attempts: u32,
+    /// Not before this is the next attempt.
+    retry: Instant,
+    /// The connection is replaced after this.
+    expires: Instant,
+    /// The flush left.
+    sent: Instant,
+    /// Calls in it.
+    size: usize,
+    /// Something was brought.
+    heard: Instant,
+}
+
+/// One thread's lanes to one database.
+#[derive(Debug)]
+pub struct Database {
+    /// What all threads share of it.
+    pub backend: Arc<Backend>,
+    /// No snapshot names it any more: it goes when nothing waits.
+    pub retired: bool,
+    /// Its exclusive lane.
+    pub exclusive: Exclusive,
+    /// Some query has earned the shared lane.
+    wanted: bool,
+    queue: FairQueue<Box<Call>>,
+    lanes: Vec<Lane>,
+    /// Since when something waits.
+    waiting: Instant,
+    /// Of a flush, smoothed.
+    round_trip: Duration,
+    /// Of one call in a flush, smoothed, ns.
+    call_ns: u64,
+    /// Since when there is no lane although one was wanted.
+    down: Option<Instant>,
+}
+
+impl Database {
+    /// Without connections; `lanes` are opened when they are wanted, none when it is 0.
+    pub fn new(backend: Arc<Backend>, lanes: usize, bound: usize, now: Instant) -> Self {
+        let lane = || Lane {
+            connection: None,
+            permit: None,
+            pipeline: Pipeline::default(),
+            successor: None,
+            connecting: false,
+            attempts: 0,
+            retry: now,
+            expires: now,
+            sent: now,
+            size: 0,
+            heard: now,
+        };
+        Self {
+            exclusive: Exclusive::new(&backend),
+            backend,
+            retired: false,
+            wanted: false,
+            queue: FairQueue::new(bound),
+            lanes: (0..lanes).map(|_| lane()).collect(),
+            waiting: now,
+            round_trip: Duration::from_millis(1),
+            call_ns: 100_000,
+            down: None,
+        }
+    }
+
+    /// Somebody wants a lane.
+    pub fn want(&mut self) {
+        self.wanted = true;
+    }
+
+    /// Connections may be wanted: `wanted` is worth while.
+    pub fn wants(&self) -> bool {
+        self.wanted && !self.lanes.is_empty()
+    }
+
+    /// Calls wait or are under way, or the database is down.
+    pub fn busy(&self) -> bool {
+        self.down.is_some() || !self.queue.is_empty() || self.lanes.iter().any(|lane| !lane.pipeline.idle())
+    }
+
+    /// There is a lane, or was until just now: calls may be queued.
+    pub fn ready(&self) -> bool {
+        self.down.is_some() || self.lanes.iter().any(|lane| lane.connection.is_some())
+    }
+
+    /// No lane for so long that waiting is in vain.
+    pub fn is_down(&self, now: Instant) -> bool {
+        self.down.is_some_and(|since| now.saturating_duration_since(since) > DOWN)
+    }
+
+    /// Calls that wait, and calls under way.
+    pub fn load(&self) -> (usize, usize) {
+        (self.queue.len(), self.lanes.iter().map(|lane| lane.pipeline.len()).sum())
+    }
+
+    /// Lanes that are connected.
+    pub fn connected(&self) -> usize {
+        self.lanes.iter().filter(|lane| lane.connection.is_some()).count()
+    }
+
+    /// Takes a call in, or gives it back when too many wait.
+    #[inline]
+    pub fn push(&mut self, call: Box<Call>, now: Instant) -> Result<(), Box<Call>> {
+        if self.queue.is_empty() {
+            self.waiting = now;
+        }
+        self.queue.push(call.key_slot, call)
+    }
+
+    /// Lanes that want a connection now; they count as connecting from here on.
+    pub fn wanted(&mut self, now: Instant, wanted: &mut Vec<(usize, bool)>) {
+        let waited = self.overdue(now);
+        let full = self.queue.len() >= LARGEST_FLUSH;
+        let any = self.lanes.iter().any(|lane| lane.connection.is_some() || lane.connecting);
+        let all_busy = self.lanes.iter().filter(|lane| lane.connection.is_some()).all(|lane| !lane.pipeline.idle());
+        let connecting = self.lanes.iter().any(|lane| lane.connecting);
+        let more = !any || (all_busy && (full || waited) && !self.queue.is_empty() && !connecting);
+        let mut room = usize::from(more && !self.retired);
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            let again = lane.connection.is_none() && lane.attempts > 0;
+            let first = lane.connection.is_none() && room > 0;
+            let replace = lane.connection.is_some() && lane.successor.is_none() && now >= lane.expires;
+            if !lane.connecting && now >= lane.retry && !self.retired && (again || first || replace) {
+                room = room.saturating_sub(usize::from(first));
+                lane.connecting = true;
+                wanted.push((at, replace));
+            }
+        }
+    }
+
+    /// The mounted files changed: connections are replaced, one after the other as they are idle.
+    pub fn renew(&mut self, generation: u64, now: Instant) {
+        for lane in &mut self.lanes {
+            if lane.connection.as_ref().is_some_and(|connection| connection.generation != generation) {
+                lane.expires = lane.expires.min(now);
+            }
+        }
+    }
+
+    /// A wanted connection, or why there is none.
+    pub fn connected_to<O: Outputs>(&mut self, at: usize, result: Result<Link, LaneError>, hands: &mut Hands<'_, O>) {
+        let now = hands.desk.clock.now;
+        let Some(lane) = self.lanes.get_mut(at) else { return };
+        lane.connecting = false;
+        match result {
+            Ok(link) => {
+                lane.attempts = 0;
+                if lane.connection.is_some() {
+                    lane.successor = Some(link);
+                } else {
+                    lane.take(link, now);
+                }
+                self.down = None;
+            }
+            Err(error) => {
+                lane.attempts += 1;
+                let back_off = BACK_OFF.0.saturating_mul(1 << lane.attempts.min(10)).min(BACK_OFF.1);
+                lane.retry = now + back_off.mul_f64(rand::random_range(0.5..1.0));
+                if lane.connection.is_some() {
+                    return; // the old one serves on
+                }
+                if error == LaneError::NoRoom && self.lanes.iter().all(|lane| lane.connection.is_none()) {
+                    // There are connections, only not for lanes: calls go by the exclusive lane.
+                    self.down = None;
+                    hands.escaped.extend(std::iter::from_fn(|| self.queue.pop()));
+                } else if self.is_down(now) {
+                    self.refuse_all(hands);
+                }
+            }
+        }
+    }
+
+    fn refuse_all<O: Outputs>(&mut self, hands: &mut Hands<'_, O>) {
+        while let Some(call) = self.queue.pop() {
+            hands.refuse(call, Code::DatabaseUnavailable);
+        }
+    }
+
+    /// Reads what the lanes brought and ends the calls that it answers.
+    pub fn receive<O: Outputs>(&mut self, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
+        for at in 0..self.lanes.len() {
+            self.receive_lane(at, cx, hands);
+        }
+    }
+
+    fn receive_lane<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
+        let Self { lanes, queue, round_trip, call_ns, .. } = self;
+        let Some(lane) = lanes.get_mut(at) else { return };
+        let Some(connection) = &mut lane.connection else { return };
+        let now = hands.desk.clock.now;
+        let mut broken = None;
+        while let Poll::Ready(ready) = connection.transport.poll_read_ready(cx) {
+            let read = ready.and_then(|()| connection.transport.try_read(hands.scratch));
+            let count = match read {
+                Ok(0) => {
+                    broken = Some(Broken::Closing);
+                    break;
+                }
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => continue,
+                Err(_) => {
+                    broken = Some(Broken::Closing);
+                    break;
+                }
+            };
+            let (size, sent) = (lane.size, lane.sent);
+            let silence = now.saturating_duration_since(lane.heard);
+            lane.heard = now;
+            if silence.as_micros() as u64 > SLOW_US && !lane.pipeline.is_empty() {
+                suspect(&mut lane.pipeline, hands.standings);
+            }
+            let scratch = std::mem::take(&mut hands.scratch);
+            let data = scratch.get(..count).unwrap_or_default();
+            let fed = lane.pipeline.feed(data, &mut |call, answer| answered(call, answer, queue, hands));
+            hands.scratch = scratch;
+            if let Err(why) = fed {
+                broken = Some(why);
+                break;
+            }
+            if lane.pipeline.idle() && size > 0 {
+                let took = now.saturating_duration_since(sent);
+                *round_trip = (*round_trip * 3 + took) / 4;
+                *call_ns = (*call_ns * 3 + took.as_nanos() as u64 / size as u64) / 4;
+                lane.size = 0;
+            }
+        }
+        if let Some(why) = broken {
+            self.broke(at, why, hands);
+        } else if lane.pipeline.idle()
+            && let Some(successor) = lane.successor.take()
+        {
+            lane.take(successor, now);
+        }
+    }
+
+    fn broke<O: Outputs>(&mut self, at: usize, why: Broken, hands: &mut Hands<'_, O>) {
+        let Self { lanes, queue, .. } = self;
+        let Some(lane) = lanes.get_mut(at) else { return };
+        let now = hands.desk.clock.now;
+        let mut pipeline = std::mem::take(&mut lane.pipeline);
+        pipeline.abandon(why, &mut |call, answer| answered(call, answer, queue, hands));
+        (lane.connection, lane.permit, lane.size) = (None, None, 0);
+        if let Some(successor) = lane.successor.take() {
+            return lane.take(successor, now);
+        }
+        // At once: after a restart the server may be back already.
+        (lane.attempts, lane.retry) = (lane.attempts.max(1), now);
+        if self.lanes.iter().all(|lane| lane.connection.is_none()) {
+            self.down.get_or_insert(now);
+        }
+    }
+
+    fn overdue(&self, now: Instant) -> bool {
+        !self.queue.is_empty() && now.saturating_duration_since(self.waiting) > self.round_trip * 2
+    }
+
+    /// Sends what waits, as far as lanes are free.
+    pub fn dispatch<O: Outputs>(&mut self, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
+        let now = hands.desk.clock.now;
+        let most = (FLUSH_TIME.as_nanos() as u64 / self.call_ns.max(1)).clamp(SMALLEST_FLUSH as u64, LARGEST_FLUSH as u64) as usize;
+        let mut busy = self.lanes.iter().any(|lane| lane.connection.is_some() && !lane.pipeline.idle());
+        for at in 0..self.lanes.len() {
+            if self.queue.is_empty() {
+                break;
+            }
+            let overdue = self.overdue(now);
+            let Some(lane) = self.lanes.get_mut(at) else { break };
+            if lane.connection.is_none() || !lane.pipeline.idle() || (busy && !overdue && self.queue.len() < most) {
+                continue;
+            }
+            let mut size = 0;
+            while size < most && lane.pipeline.out().len() < FLUSH_BYTES {
+                let Some(mut call) = self.queue.pop() else { break };
+                if call.deadline <= now {
+                    hands.refuse(call, Code::QueryTimeout);
+                    continue;
+                }
+                if hands.outputs.find(call.ticket).is_none() {
+                    hands.desk.gone(call, Cost::default());
+                    continue;
+                }
+                call.sent = now;
+                lane.pipeline.ask(call);
+                size += 1;
+            }
+            if size > 0 {
+                lane.pipeline.sync();
+                (lane.size, lane.sent, lane.heard) = (size, now, now);
+                busy = true;
+            }
+            self.waiting = now;
+        }
+        for at in 0..self.lanes.len() {
+            self.send(at, cx, hands);
+        }
+    }
+
+    fn send<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
+        let Some(lane) = self.lanes.get_mut(at) else { return };
+        let Some(connection) = &mut lane.connection else { return };
+        let transport = &mut connection.transport;
+        let out = lane.pipeline.out();
+        loop {
+            let sent = if out.is_empty() { transport.try_flush().map(|_| 0) } else { transport.try_write(out) };
+            match sent {
+                Ok(count) => {
+                    out.advance(count.min(out.len()));
+                    if out.is_empty() && matches!(transport.try_flush(), Ok(true)) {
+                        out.clear();
+                        return;
+                    }
+                    if out.is_empty() && transport.poll_write_ready(cx).is_pending() {
+                        return;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if transport.poll_write_ready(cx).is_pending() {
+                        return;
+                    }
+                }
+                Err(_) => return self.broke(at, Broken::Closing, hands),
+            }
+        }
+    }
+
+    /// Ends calls whose deadline passed, wherever they are, and connections that bring nothing any more. True while there is
+    /// something to look after.
+    pub fn sweep<O: Outputs>(&mut self, hands: &mut Hands<'_, O>) -> bool {
+        let now = hands.desk.clock.now;
+        let expired = if self.down.is_some() { Code::DatabaseUnavailable } else { Code::QueryTimeout };
+        self.queue.remove(|call| call.deadline <= now, |call| hands.refuse(call, expired));
+        let timeout = self.backend.lane_timeout;
+        for at in 0..self.lanes.len() {
+            let Some(lane) = self.lanes.get_mut(at) else { break };
+            for (call, told) in lane.pipeline.calls() {
+                if call.deadline <= now && !*told {
+                    *told = true;
+                    let mut stays = hands.desk.call();
+                    (stays.plan, stays.asked) = (call.plan.clone(), call.asked);
+                    stays.deadline = call.deadline;
+                    let call = std::mem::replace(call, stays);
+                    let cost = cost(&call, now);
+                    let output = hands.outputs.find(call.ticket);
+                    hands.desk.refuse(call, Code::QueryTimeout, cost, output);
+                }
+            }
+            if !lane.pipeline.idle() && now.saturating_duration_since(lane.heard) > timeout + SILENCE {
+                self.broke(at, Broken::Closing, hands);
+            }
+        }
+        self.busy()
+    }
+
+    /// Closes the prepared statements of versions that `keep` doesn't know.
+    pub fn forget(&mut self, keep: impl Fn(u32, u64) -> bool) {
+        for lane in &mut self.lanes {
+            lane.pipeline.forget(&keep);
+        }
+    }
+}
+
+impl Lane {
+    fn take(&mut self, link: Link, now: Instant) {
+        (self.connection, self.permit) = (Some(link.connection), Some(link.permit));
+        self.pipeline = Pipeline::default();
+        self.expires = now + LIFETIME.mul_f64(rand::random_range(0.8..1.2));
+        self.heard = now;
+    }
+}
+
+impl<O: Outputs> Hands<'_, O> {
+    fn refuse(&mut self, call: Box<Call>, code: Code) {
+        let output = self.outputs.find(call.ticket);
+        let cost = Cost { queue_us: self.desk.clock.since_us(call.began), ..Cost::default() };
+        self.desk.refuse(call, code, cost, output);
+    }
+
+    fn standing(&mut self, call: &Call) -> Option<&mut Standing> {
+        let query = call.query()?;
+        self.standings.get_mut(query.slot as usize).filter(|standing| standing.version == query.version_id)
+    }
+}
+
+/// Each call is a statement of its own, however many leave together: a batch of one.
+fn cost(call: &Call, now: Instant) -> Cost {
+    let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_micros() as u64;
+    Cost { queue_us: us(call.began, call.sent), database_us: us(call.sent, now), batch: 1 }
+}
+
+#[inline]
+fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queue: &mut FairQueue<Box<Call>>, hands: &mut Hands<'_, O>) {
+    let now = hands.desk.clock.now;
+    match answer {
+        Answer::Rows(rows) => {
+            let cost = cost(&call, now);
+            if let Some(standing) = hands.standing(&call) {
+                standing.seen(rows.size(), cost.database_us);
+            }
+            let output = hands.outputs.find(call.ticket);
+            hands.desk.rows(call, lane_rows(rows), cost, output);
+        }
+        Answer::Failed(failure) => {
+            let cost = cost(&call, now);
+            let output = hands.outputs.find(call.ticket);
+            hands.desk.refuse(call, failure.code(), cost, output);
+        }
+        Answer::Slow => {
+            if let Some(standing) = hands.standing(&call) {
+                standing.demote();
+            }
+            hands.escaped.push(call);
+        }
+        Answer::Again => {
+            call.sent_times = call.sent_times.saturating_add(1);
+            if call.deadline <= now {
+                hands.refuse(call, Code::QueryTimeout);
+            } else if call.sent_times >= SENT_AT_MOST {
+                hands.refuse(call, Code::DatabaseUnavailable);
+            } else {
+                queue.push_again(call);
+            }
+        }
+    }
+}
+
+/// A flush brought nothing for long: its only query moves out; of several, those that are always near.
+fn suspect(pipeline: &mut Pipeline<Box<Call>>, standings: &mut [Standing]) {
+    let mut slots: Vec<u32> = pipeline.calls().filter_map(|(call, _)| call.query().map(|query| query.slot)).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    let alone = slots.len() == 1;
+    for slot in slots {
+        if let Some(standing) = standings.get_mut(slot as usize) {
+            if alone {
+                standing.demote();
+            } else {
+                standing.suspect();
+            }
+        }
+    }
+}

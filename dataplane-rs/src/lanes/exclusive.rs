@@ -1,0 +1,42 @@
+//! One thread's exclusive lane to one database, whatever its engine. IO: by the engine.
+use crate::engine::postgres::{Limits, Pool};
+use crate::engine::{Ask, Event, Failure};
+use crate::plan::backend::Backend;
+use std::sync::Arc;
+use tokio::sync::mpsc::{self, Receiver};
+
+/// Takes statements, one call a connection.
+#[derive(Debug)]
+pub enum Exclusive {
+    /// The thread's own connections.
+    Postgres(Pool),
+    /// The process's threads for this file.
+    Sqlite(Arc<Backend>),
+}
+
+impl Exclusive {
+    /// Of a database; opens nothing yet. Must be called in the thread's runtime.
+    pub fn new(backend: &Arc<Backend>) -> Self {
+        if backend.sqlite.is_some() {
+            return Self::Sqlite(backend.clone());
+        }
+        Self::Postgres(Pool::new(backend.source.clone(), backend.budget.clone(), Limits::default()))
+    }
+
+    /// Runs one statement; see `Event` for what comes.
+    pub fn submit(&self, ask: Ask) -> Receiver<Event> {
+        match self {
+            Self::Postgres(pool) => pool.submit(ask),
+            Self::Sqlite(backend) => match &backend.sqlite {
+                Some(pool) => pool.submit(ask),
+                None => failed(),
+            },
+        }
+    }
+}
+
+fn failed() -> Receiver<Event> {
+    let (events, receiver) = mpsc::channel(1);
+    let _there_is_room = events.try_send(Event::Failed(Failure::Unavailable));
+    receiver
+}

@@ -1,0 +1,184 @@
+//! `DIR/run/dataplane.sock`: the gateway's way in. `PUT /plans` swaps a snapshot in, `GET /plans` says which one is served.
+//! May reject: a body above the bound (413), a snapshot that cannot be read or contradicts itself (400): the old one stays.
+//! IO: the socket, `DIR/gateway-secret`.
+use super::snapshot::{LIMIT_BYTES, Snapshot};
+use super::store::Store;
+use super::tables::{Invalid, Tables};
+use crate::observe::{Observation, Observer};
+use crate::runs::Spool;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::UnixListener;
+use tokio::sync::{Mutex, Semaphore};
+
+/// A whole snapshot must arrive within this.
+const BODY_TIME: Duration = Duration::from_secs(60);
+/// Connections at once; more wait in the listener's queue. The gateway holds one.
+const CONNECTIONS: usize = 16;
+
+/// What a `PUT /plans` needs.
+#[derive(Debug)]
+pub struct Pusher {
+    data: PathBuf,
+    store: Arc<Store>,
+    spool: Arc<Spool>,
+    observer: Arc<Observer>,
+    /// Snapshots are compiled one after the other.
+    turn: Mutex<()>,
+}
+
+/// Why a push has no effect.
+#[derive(Debug, thiserror::Error)]
+pub enum PushError {
+    /// Not a snapshot of this schema.
+    #[error("the snapshot cannot be read, from line {0} column {1} on")]
+    Unreadable(usize, usize),
+    /// It contradicts itself.
+    #[error("the snapshot is not valid: {0}")]
+    Invalid(#[from] Invalid),
+    /// The compiling task ended early.
+    #[error("the snapshot could not be compiled")]
+    Interrupted,
+    /// A thread hangs.
+    #[error(transparent)]
+    NotSwapped(#[from] super::store::NotSwapped),
+}
+
+impl Pusher {
+    /// Of a data directory.
+    pub fn new(data: &Path, store: Arc<Store>, spool: Arc<Spool>, observer: Arc<Observer>) -> Self {
+        Self { data: data.to_owned(), store, spool, observer, turn: Mutex::new(()) }
+    }
+
+    /// Compiles off the serving threads, swaps on every one, and says which version is served.
+    pub async fn push(&self, body: Bytes) -> Result<u64, PushError> {
+        let _turn = self.turn.lock().await;
+        let before = self.store.current().map(|published| published.tables);
+        let file = self.data.join("gateway-secret");
+        let began = Instant::now();
+        let observer = self.observer.clone();
+        let compile = move || -> Result<(Snapshot, Tables), PushError> {
+            // Never serde's own words: they quote what they stumbled over.
+            let unreadable = |error: serde_json::Error| PushError::Unreadable(error.line(), error.column());
+            let snapshot: Snapshot = serde_json::from_slice(&body).map_err(unreadable)?;
+            drop(body);
+            let secret = secret(&file);
+            let tables = Tables::compile(&snapshot, secret.as_ref(), before.as_deref(), &observer.slots)?;
+            Ok((snapshot, tables))
+        };
+        let (snapshot, tables) = tokio::task::spawn_blocking(compile).await.map_err(|_| PushError::Interrupted)??;
+        let api = &snapshot.api;
+        self.spool.configure(api.spool_size_bytes, api.on_full, api.durability);
+        self.store.publish(Arc::new(tables)).await?;
+        self.observer.snapshot_applied(&snapshot);
+        let (queries, keys) = (snapshot.queries.len() as u64, snapshot.keys.len() as u64);
+        let took_us = began.elapsed().as_micros() as u64;
+        self.observer.report(&Observation::SnapshotApplied { version: snapshot.version, queries, keys, took_us });
+        Ok(snapshot.version)
+    }
+
+    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        if request.uri().path() != "/plans" {
+            return Ok(json(StatusCode::NOT_FOUND, "{}".to_owned()));
+        }
+        Ok(match *request.method() {
+            Method::GET => {
+                let version = self.store.current().map_or(0, |published| published.tables.version);
+                json(StatusCode::OK, format!("{{\"version\":{version}}}"))
+            }
+            Method::PUT => {
+                let body = tokio::time::timeout(BODY_TIME, Limited::new(request.into_body(), LIMIT_BYTES).collect()).await;
+                match body {
+                    Err(_) => fault(StatusCode::REQUEST_TIMEOUT, "the snapshot came too slowly"),
+                    Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+                        fault(StatusCode::PAYLOAD_TOO_LARGE, "the snapshot is larger than 64 MiB")
+                    }
+                    Ok(Err(_)) => fault(StatusCode::BAD_REQUEST, "the snapshot was cut off"),
+                    Ok(Ok(body)) => match self.push(body.to_bytes()).await {
+                        Ok(version) => json(StatusCode::OK, format!("{{\"version\":{version},\"refused\":[]}}")),
+                        Err(error) => {
+                            let (status, reason) = match &error {
+                                PushError::Unreadable(..) => (StatusCode::BAD_REQUEST, "unreadable"),
+                                PushError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
+                                PushError::Interrupted => (StatusCode::SERVICE_UNAVAILABLE, "interrupted"),
+                                PushError::NotSwapped(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_swapped"),
+                            };
+                            self.observer.report(&Observation::SnapshotRefused { reason });
+                            fault(status, &error.to_string())
+                        }
+                    },
+                }
+            }
+            _ => json(StatusCode::METHOD_NOT_ALLOWED, "{}".to_owned()),
+        })
+    }
+}
+
+fn json(status: StatusCode, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}
+
+fn fault(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    json(status, serde_json::json!({ "error": text }).to_string())
+}
+
+/// 32 bytes in hex, perhaps with a line end; None when it is not that.
+fn secret(file: &Path) -> Option<[u8; 32]> {
+    let text = std::fs::read_to_string(file).ok()?;
+    let (pairs, rest) = text.trim_end().as_bytes().as_chunks::<2>();
+    if pairs.len() != 32 || !rest.is_empty() {
+        return None;
+    }
+    let mut out = [0; 32];
+    for (&[high, low], byte) in pairs.iter().zip(&mut out) {
+        *byte = u8::try_from((high as char).to_digit(16)? * 16 + (low as char).to_digit(16)?).ok()?;
+    }
+    Some(out)
+}
+
+/// Binds the socket, mode 0600 in a folder of mode 0700. A file that an earlier process left is replaced: the caller owns DIR.
+pub fn bind(data: &Path) -> io::Result<UnixListener> {
+    let folder = data.join("run");
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+    let path = folder.join("dataplane.sock");
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+/// Serves pushes for ever.
+pub async fn serve(listener: UnixListener, pusher: Arc<Pusher>) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(permit) = room.clone().acquire_owned().await else { return };
+        let Ok((socket, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let pusher = pusher.clone();
+        tokio::spawn(async move {
+            let service = service_fn(move |request| pusher.clone().answer(request));
+            let mut server = hyper::server::conn::http1::Builder::new();
+            server.timer(TokioTimer::new()).header_read_timeout(None);
+            // How it ends is the gateway's matter: it connects again.
+            let _ended = server.serve_connection(TokioIo::new(socket), service).await;
+            drop(permit);
+        });
+    }
+}
