@@ -7,6 +7,7 @@ use crate::http::server::{self, Settings};
 use crate::observe::{Observation, Observer};
 use crate::plan::socket::{self, Pusher};
 use crate::plan::store::Store;
+use crate::runs::ship::{ShipSettings, Shipper};
 use crate::runs::{Spool, SpoolError};
 use crate::shutdown::{self, Phase, ProcessSignals, Signal};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -19,6 +20,9 @@ use tokio::sync::{oneshot, watch};
 
 /// Connections that wait to be accepted on each thread.
 const BACKLOG: i32 = 1024;
+
+/// At the end, for runs that are not in the store yet.
+const SHIP_GRACE: Duration = Duration::from_secs(5);
 
 /// Why the process can't start.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +101,7 @@ pub async fn run(
     let listen = listeners.first().map_or(Ok(config.listen), std::net::TcpListener::local_addr)?;
     let addresses = Started { listen, admin: admin.local_addr()? };
 
+    let shipper = Shipper::start(spool.clone(), config.data.join("runs.sqlite"), observer.clone(), ShipSettings::default())?;
     let store = Arc::new(Store::new(config.threads));
     let (phase, phases) = watch::channel(Phase::Serving);
     let mut threads = Vec::new();
@@ -133,6 +138,9 @@ pub async fn run(
     for task in [pushes, probes, conductor, duck] {
         task.abort();
     }
+    // The grace is for calls; runs that are not shipped within this stay in the spool, for the next process on this directory.
+    let left = tokio::task::spawn_blocking(move || shipper.drain(SHIP_GRACE)).await.unwrap_or_default();
+    drained.runs_left = left.runs;
     observer.report(&Observation::Drained { calls_cut: drained.calls_cut, runs_left: drained.runs_left });
     Ok(drained)
 }
