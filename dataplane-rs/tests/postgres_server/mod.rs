@@ -77,6 +77,16 @@ impl Server {
         server
     }
 
+    /// A server in recovery that waits for a primary it will never reach: read-only, as a standby is.
+    pub fn start_standby() -> Self {
+        let mut server = Self::start();
+        server.stop("fast");
+        fs::write(server.data().join("standby.signal"), "").unwrap();
+        give(&server.data().join("standby.signal"));
+        server.run(&[]);
+        server
+    }
+
     pub fn data(&self) -> PathBuf {
         self.home.path().join("data")
     }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
 /// Events of one call that wait for its reader, of about 64 KiB each, one of them kept free for the end. Full: the wire isn't read.
 const EVENTS: usize = 4;
@@ -478,10 +478,13 @@ async fn of(opening: &mut Option<oneshot::Receiver<Opened>>) -> Result<Opened, o
 
 /// Looks after idle connections; ends with its pool.
 async fn janitor(pool: Weak<Shared>, budget: Arc<Budget>) {
+    let mut second = interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let wanted = tokio::select! {
+            biased;
+            _ = second.tick() => false,
             () = budget.wanted() => true,
-            () = sleep(Duration::from_secs(1)) => false,
         };
         let Some(shared) = pool.upgrade() else { return };
         if shared.state().closed {
