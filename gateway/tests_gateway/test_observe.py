@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
@@ -38,9 +39,26 @@ def test_query_labels_are_bounded() -> None:
         metrics(observation(Event.CALL_FINISHED, query=f"q{n}", status=200, code="", served_by="gateway", duration_s=0.1, database_s=0.05))
     lines = [line for line in generate_latest(metrics.registry).decode().splitlines() if line.startswith("tailrace_gateway_calls_total{")]
     assert len(lines) == LABELLED_QUERIES + 1
-    assert 'tailrace_gateway_calls_total{outcome="2xx",query="other",served_by="gateway"} 50.0' in lines
+    assert 'tailrace_gateway_calls_total{outcome="ok",query="other",served_by="gateway"} 50.0' in lines
 
 
-@pytest.mark.parametrize(("status", "label"), [(200, "2xx"), (404, "4xx"), (499, "client_closed"), (503, "5xx")])
+@pytest.mark.parametrize(
+    ("status", "label"), [(200, "ok"), (404, "denied"), (422, "invalid"), (499, "closed"), (502, "failed"), (503, "unavailable")]
+)
 def test_outcome(status: int, label: str) -> None:
     assert outcome(status) == label
+
+
+def test_every_event_and_metric_is_documented() -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "metrics-gateway.md").read_text()
+    for event, declared in DECLARED.items():
+        if declared.level is None:
+            continue
+        row = next((line for line in docs.splitlines() if line.startswith(f"| `{event.value}` |")), None)
+        assert row is not None, event
+        assert f"| {declared.level.value} |" in row
+        for name in declared.fields:
+            assert f"`{name}`" in row, (event, name)
+    for family in Metrics().registry.collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        assert f"| `{name}` | {family.type} |" in docs, name

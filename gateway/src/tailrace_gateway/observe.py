@@ -26,7 +26,7 @@ class Level(StrEnum):
 
     DEBUG = "debug"
     INFO = "info"
-    WARN = "warn"
+    WARNING = "warning"
     ERROR = "error"
 
 
@@ -75,20 +75,20 @@ DECLARED: dict[Event, Declared] = {
         Level.INFO, "A snapshot is served", "version", "queries", "roles", "keys", "refused", "size_bytes", "duration_ms"
     ),
     Event.SNAPSHOT_REFUSED: _declared(Level.ERROR, "A snapshot was refused; the last good one is served", "version", "reason"),
-    Event.SOURCE_STALE: _declared(Level.WARN, "Resources cannot be read; the last good ones hold", "reason", "file", "line"),
+    Event.SOURCE_STALE: _declared(Level.WARNING, "Resources cannot be read; the last good ones hold", "reason", "file", "line"),
     Event.SOURCE_RECOVERED: _declared(Level.INFO, "Resources can be read again"),
-    Event.UNIT_REFUSED: _declared(Level.WARN, "A query, role or key is refused", "unit", "name", "role", "reason"),
+    Event.UNIT_REFUSED: _declared(Level.WARNING, "A query, role or key is refused", "unit", "name", "role", "reason"),
     Event.COMPILE_FAILED: _declared(Level.ERROR, "Compiling failed; the last good snapshot is served", "error"),
     Event.DATA_PLANE_CONNECTED: _declared(Level.INFO, "Connected to the data plane"),
-    Event.DATA_PLANE_GONE: _declared(Level.WARN, "The data plane went away", "reason"),
+    Event.DATA_PLANE_GONE: _declared(Level.WARNING, "The data plane went away", "reason"),
     Event.PLANS_PUSHED: _declared(Level.INFO, "The data plane serves a snapshot", "version", "refused", "duration_ms"),
     Event.PLANS_REFUSED: _declared(Level.ERROR, "The data plane refused a snapshot", "version", "status"),
     Event.DATABASE_CONNECTED: _declared(Level.INFO, "A database connection was made", "connection"),
-    Event.DATABASE_UNAVAILABLE: _declared(Level.WARN, "A database cannot be reached", "connection", "reason"),
+    Event.DATABASE_UNAVAILABLE: _declared(Level.WARNING, "A database cannot be reached", "connection", "reason"),
     Event.CALL_FINISHED: _declared(None, "A call was answered", "query", "status", "code", "served_by", "duration_s", "database_s"),
     Event.CALL_FAILED: _declared(Level.ERROR, "A call failed inside the gateway", "run", "error", "at"),
     Event.RUN_STORE_FAILED: _declared(Level.ERROR, "Runs cannot be stored", "reason"),
-    Event.SERVER_MESSAGE: _declared(Level.WARN, "The HTTP server reported a problem", "logger", "level"),
+    Event.SERVER_MESSAGE: _declared(Level.WARNING, "The HTTP server reported a problem", "logger", "level"),
 }
 
 
@@ -219,8 +219,11 @@ class Metrics:
 
 
 def outcome(status: int) -> str:
-    """Bounded label of a status: its class, with 499 apart."""
-    return "client_closed" if status == 499 else f"{status // 100}xx"
+    """Bounded label of a status, the same words as the data plane's."""
+    if status < 400:
+        return "ok"
+    known = {401: "unauthorized", 403: "denied", 404: "denied", 499: "closed", 503: "unavailable", 504: "timeout"}
+    return known.get(status, "failed" if status >= 500 else "invalid")
 
 
 def observer(*targets: Observer) -> Observer:
