@@ -187,7 +187,7 @@ class Compiler:
         tls = postgres_session.TlsFiles(connection.ca_file, connection.certificate_file, connection.key_file)
         session = postgres_session.Session(url, connection.session, tls)
         try:
-            return PostgresDatabase(session, connection, before.catalog if isinstance(before, PostgresDatabase) else None)
+            return PostgresDatabase(session, connection, before if isinstance(before, PostgresDatabase) else None)
         except BaseException:
             session.__exit__(None, None, None)
             raise

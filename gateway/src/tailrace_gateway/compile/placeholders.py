@@ -66,6 +66,17 @@ def place(text: str, declared: Sequence[str], engine: Engine) -> Placed:
     return Placed("".join(parts), tuple(declared.index(name) for name in numbers))
 
 
+def first_word(text: str, engine: Engine) -> str:
+    """The first token that says something, in lower case; empty when there is none."""
+    try:
+        for token in tokens(text, engine):
+            if token.kind is not Kind.BLANK:
+                return text[token.start : token.end].lower()
+    except NotTokenizedError as error:
+        raise RefusedError(Refusal.NOT_PARSED, f"the SQL text cannot be cut into tokens: {error}") from None
+    return ""
+
+
 def _is_slice(text: str, brackets: Sequence[str], before: Token | None) -> bool:
     """`[1:n]`: directly inside brackets and after an operand a colon divides bounds."""
     if not brackets or brackets[-1] != "[" or before is None:

@@ -6,6 +6,7 @@ Rejects nothing. IO: reads the system catalogs through `Session`.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tailrace_gateway.compile.postgres import allowed
 from tailrace_gateway.compile.postgres.session import Session
 from tailrace_gateway.compile.postgres.types import TypeInfo, Types
 
@@ -47,6 +48,16 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionInfo:
+    """A function shipped with the server, in pg_catalog. `infallible`: no value of its arguments' types makes it fail."""
+
+    signature: str
+    volatile: bool
+    allowed: bool
+    infallible: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """One database at one moment, for one search path."""
 
@@ -64,8 +75,28 @@ class Catalog:
     """Columns of the same table from which a generated column is made."""
     view_columns: Mapping[int, frozenset[tuple[int, int]]]
     """By view or materialized view: (relation, attribute) pairs that it depends on directly; attribute 0 for the whole."""
+    functions: Mapping[int, FunctionInfo]
+    descending: frozenset[int]
+    """Operators named `>` that were shipped with the server: what DESC sorts by."""
+    json_casts: frozenset[int]
+    """Types with a user-defined cast to json or jsonb, which to_json would call unseen."""
     user: str
     superuser: bool
+
+    def type_allowed(self, oid: int, depth: int = 0) -> bool:
+        """Whether a value of the type runs nothing but what was shipped: listed types, and enums, domains, rows and arrays made of them."""
+        info = self.types.known.get(oid)
+        if oid == 0:
+            return True
+        if info is None or depth > 16 or oid in self.json_casts:
+            return False
+        if info.element:
+            return self.type_allowed(info.element, depth + 1)
+        if info.kind == "d":
+            return self.type_allowed(info.base, depth + 1)
+        if info.kind == "c":
+            return all(self.type_allowed(each, depth + 1) for each in info.subtypes)
+        return info.kind == "e" or (oid < FIRST_USER_OID and info.schema == "pg_catalog" and info.name in allowed.types())
 
     def find(self, name: tuple[str, ...]) -> int | None:
         """OID of a table by its dotted name, in the search path."""
@@ -154,6 +185,14 @@ def _load(session: Session) -> Catalog:
         parents=parents,
         generated=generated,
         view_columns=views,
+        functions=_functions(session),
+        descending=frozenset(oid for (oid,) in session.rows("SELECT oid::int8 FROM pg_operator WHERE oprname = '>' AND oid < 16384")),
+        json_casts=frozenset(
+            source
+            for (source,) in session.rows(
+                "SELECT castsource::int8 FROM pg_cast WHERE oid >= 16384 AND casttarget IN ('json'::regtype, 'jsonb'::regtype)"
+            )
+        ),
         user=user,
         superuser=bool(superuser),
     )
@@ -174,6 +213,20 @@ def _types(session: Session) -> Types:
             for oid, name, schema, kind, base, element, array, delimiter, relation, labels, subtypes in rows
         }
     )
+
+
+def _functions(session: Session) -> dict[int, FunctionInfo]:
+    known: dict[int, FunctionInfo] = {}
+    for oid, name, arguments, result, volatility in session.rows(
+        "SELECT p.oid::int8, proname::text,"
+        " ARRAY(SELECT typname::text FROM unnest(proargtypes) WITH ORDINALITY AS a (type, n) JOIN pg_type t ON t.oid = type ORDER BY n),"
+        " (SELECT typname::text FROM pg_type t WHERE t.oid = prorettype), provolatile::text"
+        " FROM pg_proc p WHERE p.oid < 16384 AND pronamespace = 'pg_catalog'::regnamespace"
+    ):
+        signature = f"{name}({','.join(arguments)})"
+        listed = signature in allowed.functions()
+        known[oid] = FunctionInfo(signature, volatility == "v", listed, listed and allowed.is_infallible(signature, result))
+    return known
 
 
 def _relations(session: Session) -> dict[int, Relation]:

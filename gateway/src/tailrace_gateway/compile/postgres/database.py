@@ -3,52 +3,136 @@
 Rejects units (`RefusedError`). IO through `Session`.
 """
 
-from tailrace_contract.plan import BigNumbers, Engine, StatementPlan
+from tailrace_contract.codes import Refusal
+from tailrace_contract.plan import BigNumbers, Engine, PagePlan, StatementPlan
 
-from tailrace_gateway.compile.decision import Rules
 from tailrace_gateway.compile.facts import Facts, RoleOnDatabase
-from tailrace_gateway.compile.lineage import EMPTY, Lineage, Origin
-from tailrace_gateway.compile.placeholders import place
+from tailrace_gateway.compile.lanes import exclusive_because
+from tailrace_gateway.compile.lineage import Lineage, Origin
+from tailrace_gateway.compile.placeholders import first_word, place
 from tailrace_gateway.compile.postgres import catalog as catalogs
+from tailrace_gateway.compile.postgres import nodetree, rules
 from tailrace_gateway.compile.postgres.describe import column_plans, param_plan, typed
-from tailrace_gateway.compile.postgres.session import Session
+from tailrace_gateway.compile.postgres.lineage import walk
+from tailrace_gateway.compile.postgres.nodetree import Node, NotATreeError
+from tailrace_gateway.compile.postgres.page import page_plan
+from tailrace_gateway.compile.postgres.probe import UnavailableError, probe
+from tailrace_gateway.compile.postgres.session import PINS, Session
+from tailrace_gateway.compile.postgres.statement import columns_match, decided
+from tailrace_gateway.compile.postgres.uniqueness import Prover
+from tailrace_gateway.compile.refusal import RefusedError
 from tailrace_gateway.compile.spec import ConnectionSpec, QuerySpec, RoleSpec
+
+_READS = frozenset({"select", "values", "table", "with", "("})
+_WRITES = frozenset({"insert", "update", "delete", "with"})
 
 
 class PostgresDatabase:
-    """Implements `facts.Database`."""
+    """Implements `facts.Database`. After `close` it still resolves roles from what it has read."""
 
     engine = Engine.POSTGRES
 
-    def __init__(self, session: Session, spec: ConnectionSpec, catalog: catalogs.Catalog | None = None) -> None:
+    def __init__(self, session: Session, spec: ConnectionSpec, before: "PostgresDatabase | None" = None) -> None:
+        for name, _ in spec.session:
+            if name.lower() in {pinned.lower() for pinned, _ in PINS}:
+                raise RefusedError(
+                    Refusal.DATABASE_REFUSED, f"the setting `{name}` is fixed, because answers depend on it: remove it from session"
+                )
         self._session = session
         self._spec = spec
-        current = catalogs.fingerprint(session) if catalog is not None else ""
-        self.catalog = catalog if catalog is not None and catalog.fingerprint == current else catalogs.load(session)
-        self.fingerprint = self.catalog.fingerprint
+        self.catalog: catalogs.Catalog
+        self._views: dict[int, Node | None] = {}
+        self._lineages: dict[int, Lineage | None] = {}
+        if before is not None and before.catalog.fingerprint == catalogs.fingerprint(session):
+            self.catalog, self._views, self._lineages = before.catalog, before._views, before._lineages
+        else:
+            self.catalog = catalogs.load(session)
+        self.fingerprint: str = self.catalog.fingerprint
         self.session = (*((n, v) for n, v in spec.session if n.lower() != "search_path"), ("search_path", session.search_path))
         self.system = self.catalog.system
+        self._prover = Prover(self.catalog, self.view_query)
 
     def facts(self, query: QuerySpec, big_numbers: BigNumbers) -> Facts:
         """See `facts.Database`."""
+        if first_word(query.sql, Engine.POSTGRES) not in (_WRITES if query.write else _READS):
+            raise RefusedError(
+                Refusal.NOT_READ_ONLY,
+                "a query with write: true is one INSERT, UPDATE or DELETE"
+                if query.write
+                else "a saved query is one SELECT, VALUES or TABLE",
+            )
         placed = place(query.sql, [param.name for param in query.params], Engine.POSTGRES)
         params = [query.params[n] for n in placed.params]
         types = self.catalog.types
         statement = typed(self._session, types, placed.sql, params)
+        try:
+            probed = probe(self._session, placed.sql, statement.oids)
+        except UnavailableError:
+            raise RefusedError(
+                Refusal.NOT_PARSED,
+                "the database's role has no TEMP right on the database, or it is a standby: what the query touches can't be told",
+            ) from None
+        walked = decided(probed, self.catalog, write=query.write)
         columns = column_plans(types, statement.described, big_numbers)
+        columns_match(walked, len(columns), [(column.table_oid, column.column_number) for column in columns])
         oids = dict(zip(placed.params, statement.oids, strict=True))
+        page: PagePlan | None = None
+        if query.page is not None:
+            page = page_plan(self._session, self.catalog, self._prover, query.page, probed.query, placed, statement, columns)
+        timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
         return Facts(
             params=tuple(param_plan(types, param, oids[n]) for n, param in enumerate(query.params)),
             columns=columns,
             statement=StatementPlan(sql=placed.sql, params=placed.params, oids=statement.oids),
-            page=None,
-            lineage=Lineage((EMPTY,) * len(columns), frozenset(), frozenset({0})),
-            exclusive_because="" if query.returns == "one" else "unbounded_rows",
+            page=page,
+            lineage=walked.lineage,
+            exclusive_because=exclusive_because(query, timeout_ms, page, walked.volatile, _constant_limit(probed.query)),
+            depends=self._depends(walked.lineage),
         )
 
     def role(self, role: RoleSpec) -> RoleOnDatabase:
         """See `facts.Database`."""
-        return RoleOnDatabase(Rules(tables=frozenset() if role.masks or role.tables is not None else None))
+        return rules.resolve(role, self.catalog, self.view_lineage)
+
+    def view_query(self, view: int) -> Node | None:
+        """The tree of a view or materialized view; None if it can't be read."""
+        if view not in self._views:
+            rows = self._session.rows(
+                "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = $1::int8::oid AND rulename = '_RETURN'", (view,)
+            )
+            try:
+                found = nodetree.queries(rows[0][0]) if rows else []
+            except NotATreeError:
+                found = []
+            self._views[view] = found[0] if len(found) == 1 else None
+        return self._views[view]
+
+    def view_lineage(self, view: int) -> Lineage | None:
+        """Where a view's own columns come from; None if it can't be decided."""
+        if view not in self._lineages:
+            tree = self.view_query(view)
+            try:
+                self._lineages[view] = walk(tree, self.catalog, owner=True).lineage if tree is not None else None
+            except RefusedError:
+                self._lineages[view] = None
+        return self._lineages[view]
+
+    def _depends(self, lineage: Lineage) -> str:
+        """Digest over the definitions of views that the statement reads, directly or not."""
+        views: set[int] = set()
+        waiting = [int(table) for table in lineage.tables]
+        while waiting:
+            table = waiting.pop()
+            if table in self.catalog.view_columns and table not in views:
+                views.add(table)
+                waiting += [other for other, _ in self.catalog.view_columns[table]]
+        if not views:
+            return ""
+        rows = self._session.rows(
+            "SELECT md5(string_agg(ev_class::text || ev_action::text, ',' ORDER BY oid)) FROM pg_rewrite WHERE ev_class = ANY($1::int8[]::oid[])",
+            (sorted(views),),
+        )
+        return str(rows[0][0])
 
     def table_name(self, table: int | str) -> str:
         """See `facts.Database`."""
@@ -63,8 +147,34 @@ class PostgresDatabase:
 
     def warnings(self) -> tuple[str, ...]:
         """See `facts.Database`."""
-        return ()
+        where = f"connection `{self._spec.name}`"
+        found = []
+        if self.catalog.superuser:
+            found.append(
+                f"{where}: its database role is a superuser, whom no right of the database limits: use a role that may only read what is served"
+            )
+        owned = sorted(
+            relation.name
+            for relation in self.catalog.relations.values()
+            if relation.owner == self.catalog.user and relation.oid not in self.system
+        )
+        if owned and not self.catalog.superuser:
+            found.append(
+                f"{where}: its database role owns tables ({owned[0]}, {len(owned)} in all), so it may alter and drop them: use another role"
+            )
+        return tuple(found)
 
     def close(self) -> None:
         """See `facts.Database`."""
         self._session.__exit__(None, None, None)
+
+
+def _constant_limit(query: Node) -> int | None:
+    """The number in a LIMIT that is one."""
+    limit = query.node("limitCount")
+    if limit is None or limit.tag != "CONST":
+        return None
+    value = limit.get("constvalue")
+    if not isinstance(value, list) or not isinstance(value[1], bytes):
+        return None
+    return int.from_bytes(value[1][:8], "little", signed=True)

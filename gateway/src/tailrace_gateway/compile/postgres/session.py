@@ -124,6 +124,13 @@ class Session:
             except (ServerError, UnreachableError):
                 self._connection.close()
 
+    def command(self, sql: str) -> None:
+        """Runs one command by the extended protocol, which refuses several."""
+        try:
+            self._check(self._connection.pgconn.exec_params(sql.encode(), None))
+        except psycopg.Error as error:
+            raise _translated(error, self._connection) from error
+
     def describe(self, sql: str, params: Sequence[int] = ()) -> Described:
         """Prepares an unnamed statement, which plans and runs nothing, and asks for its description."""
         connection = self._connection.pgconn
