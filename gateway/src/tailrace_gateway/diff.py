@@ -83,7 +83,11 @@ def _api(ref: Ref, old: ResourceState, new: ResourceState) -> Iterator[Change]:
         both = {key for key in keys_before.keys() & keys_after.keys() if keys_before[key].spec.role == keys_after[key].spec.role == name}
         who = tuple(sorted(map(str, both))) or (f"role {name}",)
         if name not in roles_before:
-            yield Change(Effect.ADDS, f"role {name}", "is new")
+            yield (
+                Change(Effect.WIDENS, f"role {name}", "is new, and keys that name it work now", who)
+                if both
+                else Change(Effect.ADDS, f"role {name}", "is new")
+            )
         elif name not in roles_after:
             yield Change(Effect.BREAKS, f"role {name}", "is gone: its keys are refused", who)
         else:
