@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv lock fmt lint generate deny build test differential faults bench clean
+.PHONY: help venv demo lock fmt lint generate deny build test differential faults bench clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -33,6 +33,10 @@ lock: ## Recompute requirements.lock (after a change of a pyproject.toml)
 
 generate: venv ## Rewrite what is derived from the contract
 	python -m tailrace_contract.generate
+
+DEMO ?=
+demo: venv ## Serve the example shop: prints a curl line to paste (DEMO="--listen 127.0.0.1:8081" if a port is taken)
+	@exec python docs/examples/shop/local/demo.py $(DEMO)
 
 fmt: venv ## Format everything
 	ruff format -q . && ruff check -q --fix .

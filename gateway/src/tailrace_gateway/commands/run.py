@@ -24,6 +24,8 @@ from tailrace_gateway.supervisor import Child, Supervisor
 DRAIN_S = 30
 """Calls under way may take this long when it ends; the same as the data plane's own default."""
 LOOK_S = 0.2
+DEATHS = 5
+"""A part that was restarted this often before anything was served will not get better by itself."""
 
 
 def main(given: argparse.Namespace, console: Console) -> int:
@@ -150,6 +152,12 @@ class Narrator:
             if first and not slow and time.monotonic() - began > 5:
                 slow = True
                 self._console.note("still starting: a database may be slow to answer, or can't be reached (see the log)")
+            if first and (dying := next((child for child in self._supervisor.children if child.restarts >= DEATHS), None)):
+                self._console.note(
+                    f"tailrace run: {dying.name} ends again and again before it serves: see {self._given.logs or 'the lines above'}"
+                )
+                self._supervisor.end(1)
+                return
             if now == seen or not now:
                 continue
             status = json.loads(now)
