@@ -21,7 +21,7 @@ MODELS: dict[Kind, type[QueryAPI] | type[ApiKey] | type[RunStore]] = {
     Kind.API_KEY: ApiKey,
     Kind.RUN_STORE: RunStore,
 }
-RULES: dict[Kind, tuple[rules.Rule, ...]] = {Kind.QUERY_API: rules.QUERY_API, Kind.API_KEY: rules.API_KEY, Kind.RUN_STORE: ()}
+RULES: dict[Kind, tuple[rules.Rule, ...]] = {Kind.QUERY_API: rules.QUERY_API, Kind.API_KEY: rules.API_KEY, Kind.RUN_STORE: rules.RUN_STORE}
 
 LATER = (
     "limits", "rateLimit", "quota", "maxConcurrent", "rotation", "cache", "coalesce", "autoscaling", "replicas", "gateway", "dataPlane",
@@ -72,7 +72,7 @@ def read(document: JsonValue) -> Resource | list[Finding]:
     else:
         if not findings:
             return resource
-    return sorted(set(findings), key=lambda finding: ([str(part).rjust(8, "0") for part in finding.path], finding.message))
+    return _unique(findings)
 
 
 def _kind(document: dict[str, JsonValue]) -> Kind | Finding:
@@ -89,6 +89,11 @@ def _kind(document: dict[str, JsonValue]) -> Kind | Finding:
             "this program reads no other version" if wrong else f"write {API_VERSION}",
         )
     return Kind(str(kind))
+
+
+def _unique(findings: list[Finding]) -> list[Finding]:
+    """Each once, in a steady order; a duration of zero is told by its rule and by its reader."""
+    return sorted(set(findings), key=lambda finding: ([str(part).rjust(8, "0") for part in finding.path], finding.message))
 
 
 def _translated(error: ValidationError, kind: Kind) -> Iterator[Finding]:

@@ -4,13 +4,14 @@ A check gets the raw value (JSON) of the object that the rule stands at, after t
 shape raises inside the check and is left to the schema's own finding. Pure.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from ipaddress import ip_network
 from typing import Any
 
-from tailrace_contract.duration import read_decimal
+from tailrace_contract.duration import parse_size, read_decimal
 from tailrace_contract.findings import Finding, Path
 
 Node = dict[str, Any]
@@ -25,7 +26,8 @@ class Rule:
 
     `message` names the field and, behind the semicolon, the fix: whole in the CRD, as message and hint of a finding in Python.
 
-    `cel` is empty when CEL can't say it (values of any type, exact decimals): then only Python holds it, before anything is served.
+    `cel` is empty when CEL can't say it (fields of any type are hidden from it, and it has neither exact decimals nor, before Kubernetes
+    1.31, networks): then only Python holds it, before anything is served.
     """
 
     at: tuple[str, ...]
@@ -149,6 +151,15 @@ def _networks(field: str) -> Check:
     return check
 
 
+def _zero(field: str) -> Check:
+    return _when(field, lambda node: field in node and re.fullmatch("(0+(ms|s|m|h|d))+", node[field]) is not None)
+
+
+def _small_spool(spool: Node) -> Iterator[Path]:
+    if "size" in spool and parse_size(spool["size"]) < SPOOL_MINIMUM_BYTES:
+        yield ("size",)
+
+
 def _one_key(spec: Node) -> Iterator[Path]:
     if ("secretName" in spec) == ("keyFrom" in spec):
         yield ("keyFrom",) if "keyFrom" in spec else ()
@@ -184,6 +195,10 @@ QUERY_API: tuple[Rule, ...] = (
     Rule(("spec",), _NAMED_TWICE.format("roles[].name"), _twice("roles", "name")),
     Rule(_CONNECTION, "session: the gateway sets this setting itself (statement_timeout: use statementTimeout); remove it", _pinned,
          f"!has(self.session) || !self.session.exists(s, s in {list(PINNED_SETTINGS)!r})"),
+    Rule(_CONNECTION, "statementTimeout: a duration must be longer than 0; write at least 1ms", _zero("statementTimeout"),
+         "!self.statementTimeout.matches('^(0+(ms|s|m|h|d))+$')"),
+    Rule(_QUERY, "timeout: a duration must be longer than 0; write at least 1ms", _zero("timeout"),
+         "!has(self.timeout) || !self.timeout.matches('^(0+(ms|s|m|h|d))+$')"),
     Rule(_QUERY, "page: a write has no pages; remove page, or write: true",
          _when("page", lambda q: q.get("write") is True and "page" in q), "!self.write || !has(self.page)"),
     Rule(_QUERY, "page: only with returns: many; remove page or change returns",
@@ -198,9 +213,9 @@ QUERY_API: tuple[Rule, ...] = (
     Rule(_PARAMETER, "items: needed by type array, and only there; add items: {type: …}, or remove it",
          _when("items", lambda p: (p["type"] == "array") != ("items" in p)), "(self.type == 'array') == has(self.items)"),
     Rule(_PARAMETER, "enum: of an array it stands under items; move it there",
-         _when("enum", lambda p: p["type"] == "array" and "enum" in p), "self.type != 'array' || !has(self.enum)"),
+         _when("enum", lambda p: p["type"] == "array" and "enum" in p)),
     Rule(_PARAMETER, "default: a required parameter has none; remove default or required",
-         _when("default", lambda p: p.get("required") is True and "default" in p), "!self.required || !has(self.default)"),
+         _when("default", lambda p: p.get("required") is True and "default" in p)),
     *_element_rules(_PARAMETER),
     Rule(_PARAMETER, "default, enum: the values must be of the parameter's type; correct or quote them", _wrong_values),
     *_element_rules(_ITEMS),
@@ -213,6 +228,13 @@ API_KEY: tuple[Rule, ...] = (
     Rule(("spec",), "secretName, keyFrom: give exactly one; secretName for a new key, keyFrom for one that you bring", _one_key,
          "has(self.secretName) != has(self.keyFrom)"),
     Rule(("spec",), _CIDR.format("allowedCIDRs"), _networks("allowedCIDRs")),
+)  # fmt: skip
+
+SPOOL_MINIMUM_BYTES = 16 << 20
+
+RUN_STORE: tuple[Rule, ...] = (
+    Rule(("spec", "spool"), "size: must be at least 16Mi; raise it", _small_spool,
+         "quantity(self.size).compareTo(quantity('16Mi')) >= 0"),
 )  # fmt: skip
 
 KEY_MOVED = "queryApiRef can't be changed; make another ApiKey for the other API"

@@ -16,7 +16,7 @@ class Embedded(Part):
 class Spool(Part):
     """Where runs wait on disk until the store has them."""
 
-    size_bytes: Annotated[SizeBytes, Field(alias="size", ge=16 << 20)] = 1 << 30
+    size_bytes: Annotated[SizeBytes, Field(alias="size")] = 1 << 30
     """Most that may wait. A size, at least 16Mi."""
     on_full: OnFull = OnFull.REJECT
     """What happens when it is full: reject refuses calls (503), drop serves them unrecorded and counts what was lost."""

@@ -25,7 +25,12 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, str, str], ...]] = {
         ("On full", "string", ".spec.spool.onFull", "What happens when the spool is full"),
     ),
 }
-LIST_KEYS = {("spec", "connections"): "name", ("spec", "queries"): "name", ("spec", "roles"): "name"}
+LIST_KEYS = {
+    ("spec", "connections"): "name",
+    ("spec", "queries"): "name",
+    ("spec", "roles"): "name",
+    ("spec", "roles", "*", "masks"): "column",
+}
 """Lists whose elements are known by a field: the API server keeps it unique, and merges by it."""
 
 _KEPT = ("type", "description", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern", "format")
@@ -147,8 +152,8 @@ def _object(node: Schema, definitions: dict[str, Schema], path: tuple[str, ...],
             result["maxProperties"] = node["maxProperties"]
         names = node.get("propertyNames", {})
         pattern = next(iter(patterns), None) if patterns else names.get("pattern")
-        if pattern:
-            # Names of map entries can't be bounded by a structural schema, so a rule does it.
+        if pattern and not inner.get("x-kubernetes-preserve-unknown-fields"):
+            # Names of map entries can't be bounded by a structural schema, so a rule does it; CEL sees no map of untyped values.
             longest = names.get("maxLength", 63)
             result["x-kubernetes-validations"] = [
                 {
