@@ -91,7 +91,7 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Serve.
-    Run(Config),
+    Run(Box<Config>),
     /// Print `USAGE`.
     Help,
     /// Print the version.
@@ -175,7 +175,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
-    Ok(Command::Run(Config { listen, admin, data, threads, lame_duck, drain_grace, limits: Limits::default() }))
+    Ok(Command::Run(Box::new(Config { listen, admin, data, threads, lame_duck, drain_grace, limits: Limits::default() })))
 }
 
 /// `^([0-9]+(ms|s|m|h|d))+$`, at most 100 days.

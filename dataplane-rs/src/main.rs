@@ -5,7 +5,7 @@ use tailrace_dataplane::process;
 
 fn main() -> ExitCode {
     match config::parse(std::env::args().skip(1)) {
-        Ok(Command::Run(config)) => process::main(config),
+        Ok(Command::Run(config)) => process::main(*config),
         Ok(Command::Help) => {
             print!("{USAGE}");
             ExitCode::SUCCESS

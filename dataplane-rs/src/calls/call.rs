@@ -27,6 +27,9 @@ impl Ticket {
     pub const NONE: Self = Self { connection: u32::MAX, generation: 0, number: 0 };
 }
 
+/// By (key, query): a key's fixed values for it; None when it may not call it.
+pub type Bindings = HashMap<(u32, u32), Option<Arc<crate::params::Bound>>>;
+
 /// The tables as one thread pinned them.
 #[derive(Debug)]
 pub struct Pinned {
@@ -37,7 +40,7 @@ pub struct Pinned {
     /// By connection: index of the thread's own `Database`.
     pub databases: Vec<usize>,
     /// Bindings of (key, query) that bind something, compiled at their first call. Bounded by what is granted.
-    pub bound: RefCell<HashMap<(u32, u32), Option<Arc<crate::params::Bound>>>>,
+    pub bound: RefCell<Bindings>,
 }
 
 /// What a call asks, once its query is known.

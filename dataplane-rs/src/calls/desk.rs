@@ -94,6 +94,7 @@ pub struct Desk {
     packed: Vec<u8>,
     next: Vec<u8>,
     unnamed: Arc<Names>,
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<Call>>,
     meter: Arc<Meter>,
 }
@@ -104,7 +105,7 @@ impl Desk {
         let mut desk = Self {
             clock: Clock::read(),
             recorder,
-            date: Date::new(),
+            date: Date::default(),
             body: Vec::new(),
             packed: Vec::new(),
             next: Vec::new(),

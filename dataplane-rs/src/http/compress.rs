@@ -48,7 +48,7 @@ pub struct Stream(Encoder);
 
 enum Encoder {
     Identity,
-    Gzip(GzEncoder<Vec<u8>>),
+    Gzip(Box<GzEncoder<Vec<u8>>>),
     Zstd(Box<zstd::stream::write::Encoder<'static, Vec<u8>>>),
 }
 
@@ -63,7 +63,7 @@ impl Stream {
     pub fn new(coding: Coding) -> Option<Self> {
         Some(Self(match coding {
             Coding::Identity => Encoder::Identity,
-            Coding::Gzip => Encoder::Gzip(GzEncoder::new(Vec::new(), Compression::new(GZIP_LEVEL))),
+            Coding::Gzip => Encoder::Gzip(Box::new(GzEncoder::new(Vec::new(), Compression::new(GZIP_LEVEL)))),
             Coding::Zstd => Encoder::Zstd(Box::new(zstd::stream::write::Encoder::new(Vec::new(), ZSTD_LEVEL).ok()?)),
         }))
     }

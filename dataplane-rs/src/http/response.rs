@@ -6,18 +6,13 @@ use crate::runs::RunId;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// The Date header's value, made anew once a second.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Date {
     second: u64,
     text: String,
 }
 
 impl Date {
-    /// Not set yet.
-    pub const fn new() -> Self {
-        Self { second: 0, text: String::new() }
-    }
-
     /// Follows the clock.
     #[inline]
     pub fn tick(&mut self, second: u64) {
@@ -266,7 +261,7 @@ mod tests {
 
     #[test]
     fn headers_are_in_the_order_of_the_contract() {
-        let mut date = Date::new();
+        let mut date = Date::default();
         date.tick(1);
         let answer = Success {
             run: RunId { epoch: 1, sequence: 2 },

@@ -357,10 +357,12 @@ fn query(plan: &QueryPlan, connections: &[ConnectionPlan], slots: &HashMap<(Arc<
     })
 }
 
+/// Query, masks and refusal.
+type SightId = (u32, Vec<(u32, u8)>, Option<Code>);
+
 struct Sights {
     list: Vec<Sight>,
-    /// By query, masks and refusal.
-    known: HashMap<(u32, Vec<(u32, u8)>, Option<Code>), u32>,
+    known: HashMap<SightId, u32>,
 }
 
 impl Sights {

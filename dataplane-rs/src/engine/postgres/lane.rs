@@ -271,7 +271,7 @@ impl<Q: Question> Pipeline<Q> {
     fn complete(&mut self, rows: Rows<'_>, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
         let flight = self.flying.pop_front().ok_or(Broken::Protocol)?;
         if !flight.told {
-            let stale = self.state(&flight.call).is_none_or(|state| *state != State::Ready);
+            let stale = self.state(&flight.call).is_some_and(|state| *state == State::Stale);
             tell(flight.call, if stale { Answer::Failed(Failure::Stale) } else { Answer::Rows(rows) });
         }
         Ok(())
@@ -315,7 +315,8 @@ impl<Q: Question> Pipeline<Q> {
         if let Some(state) = prepared.states.get_mut(call.variant() as usize) {
             *state = match (*state, same) {
                 (State::Stale, _) | (_, false) => State::Stale,
-                _ => State::Ready,
+                (State::Unknown, true) => State::Unknown, // forgotten meanwhile: its Close is on its way
+                (State::Sent | State::Ready, true) => State::Ready,
             };
         }
         Ok(())
@@ -340,7 +341,6 @@ impl<Q: Question> Pipeline<Q> {
         }
         if lost && !flight.renewed {
             flight.renewed = true;
-            self.failed |= !self.singly;
             // Asked again behind the others; its Sync is its own.
             if self.singly {
                 self.again_singly(flight);
