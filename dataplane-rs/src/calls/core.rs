@@ -290,11 +290,12 @@ impl Core {
         let caller = address::caller(peer, &tables.trusted_proxies, forwarded.as_deref());
         call.client = Client::of(caller);
         call.plan = Some(plan.clone());
-        if valid_path && name.is_none() {
-            return Ok(Lane::Forward);
-        }
+        let planned = !valid_path || name.is_some();
         if self.spool_failed || (self.reject_when_full && self.spool_full()) {
             return refuse(Code::SpoolFull);
+        }
+        if !planned {
+            return Ok(Lane::Forward);
         }
         let Some(plan) = &self.plan else { return refuse(Code::NotReady) };
         let tables = &*plan.tables;

@@ -3,6 +3,7 @@
 pub mod body;
 pub mod client;
 pub mod compress;
+pub mod forward;
 pub mod head;
 pub mod negotiate;
 pub mod output;

@@ -3,6 +3,7 @@ use super::negotiate::Coding;
 use crate::codes::Code;
 use crate::encode::Format;
 use crate::runs::RunId;
+use http::{HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, UNIX_EPOCH};
 
 /// The Date header's value, made anew once a second.
@@ -143,6 +144,39 @@ pub fn problem(form: Form, date: &Date, code: Code, run: Option<RunId>, allow: O
     out.extend_from_slice(date.text.as_bytes());
     out.extend_from_slice(b"\r\nContent-Length: ");
     number(length as u64, out);
+    end(form, out);
+}
+
+/// Appends the head of an answer that the gateway gave: its headers in their order, less what is ours to say. `chunked`: its
+/// length is not known.
+pub fn relayed(
+    form: Form,
+    date: &Date,
+    status: StatusCode,
+    headers: &[(HeaderName, HeaderValue)],
+    run: RunId,
+    chunked: bool,
+    out: &mut Vec<u8>,
+) {
+    out.extend_from_slice(b"HTTP/1.1 ");
+    number(status.as_u16().into(), out);
+    out.push(b' ');
+    out.extend_from_slice(status.canonical_reason().unwrap_or_default().as_bytes());
+    for (name, value) in headers {
+        if ["date", "server", "x-run-id"].contains(&name.as_str()) || (chunked && name == http::header::CONTENT_LENGTH) {
+            continue;
+        }
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+    }
+    run_id(run, out);
+    out.extend_from_slice(b"\r\nDate: ");
+    out.extend_from_slice(date.text.as_bytes());
+    if chunked && form.minor == 1 {
+        out.extend_from_slice(b"\r\nTransfer-Encoding: chunked");
+    }
     end(form, out);
 }
 

@@ -11,6 +11,7 @@ use crate::calls::core::{Admitted, Core};
 use crate::calls::desk::Outputs;
 use crate::calls::{exclusive, forwarded};
 use crate::config::Limits;
+use crate::http::forward::Gateway;
 use crate::lanes::database::Hands;
 use crate::plan::snapshot::Durability;
 use crate::plan::store::Store;
@@ -89,7 +90,7 @@ pub struct Worker {
     /// What happens is reported there.
     pub observer: Arc<crate::observe::Observer>,
     /// Forwards what no plan covers.
-    pub gateway: std::path::PathBuf,
+    pub gateway: Gateway,
 }
 
 impl std::fmt::Debug for Worker {
@@ -150,7 +151,7 @@ async fn run(settings: Settings) -> std::io::Result<u64> {
         limits,
         spool,
         observer,
-        gateway,
+        gateway: Gateway::new(gateway),
     });
     spawn_local(drive(worker.clone()));
     spawn_local(follow(worker.clone(), store, thread));
