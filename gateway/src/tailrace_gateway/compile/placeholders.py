@@ -66,6 +66,12 @@ def place(text: str, declared: Sequence[str], engine: Engine) -> Placed:
     return Placed("".join(parts), tuple(declared.index(name) for name in numbers))
 
 
+def with_names(sql: str, engine: Engine) -> str:
+    """Placed SQL with `:p1` in the place of `?1`, which the syntax parser understands. Never sent."""
+    pieces = [(token, sql[token.start : token.end]) for token in tokens(sql, engine)]
+    return "".join(f":p{piece[1:]}" if token.kind is Kind.FOREIGN else piece for token, piece in pieces)
+
+
 def first_word(text: str, engine: Engine) -> str:
     """The first token that says something, in lower case; empty when there is none."""
     try:

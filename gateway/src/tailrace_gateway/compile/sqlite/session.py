@@ -73,6 +73,14 @@ class Session:
         except apsw.Error as error:
             raise _translated(error) from error
 
+    def opened(self, sql: str, places: int) -> frozenset[int]:
+        """Root pages of the b-trees that the statement's program opens in the main file. EXPLAIN lists the program and runs nothing of it."""
+        try:
+            program = self._connection.execute(f"EXPLAIN {sql}", (None,) * places)
+            return frozenset(int(row[3]) for row in program if row[1] in ("OpenRead", "OpenWrite", "ReopenIdx") and row[4] == 0)
+        except apsw.Error as error:
+            raise _translated(error) from error
+
     def prepare(self, sql: str, places: int) -> Prepared:
         """Prepares a statement with the authorizer listening, and stops before its first step."""
         actions: list[Action] = []
