@@ -1,1 +1,1 @@
-"""Statements on SQLite by the standard library's driver, on threads of their own."""
+"""Statements on SQLite by apsw, on threads of their own."""

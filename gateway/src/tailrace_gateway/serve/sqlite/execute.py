@@ -18,7 +18,6 @@ from tailrace_gateway.serve.outcome import Outcome
 from tailrace_gateway.serve.sqlite.idempotent import claim, keep
 from tailrace_gateway.serve.sqlite.location import database_path
 from tailrace_gateway.serve.sqlite.session import CHUNK_ROWS, Cursor, Session
-from tailrace_gateway.serve.values import sqlite_text
 
 WAITERS_PER_CONNECTION = 64
 """Queue bound; beyond it callers get 503 at once."""
@@ -75,7 +74,7 @@ class _Database:
             if its == stamp:
                 return session, stamp
             session.close()
-        return Session(stamp[0], False, sqlite_text), stamp
+        return Session(stamp[0], False), stamp
 
     def give_back(self, session: Session, stamp: object) -> None:
         """Keeps it for the next call."""
@@ -219,7 +218,7 @@ class _Work:
     def change(self) -> tuple[Outcome, bool]:
         """The whole write; committed when it returns."""
         ask = self.ask
-        session = Session(self.database.stamp()[0], True, sqlite_text)
+        session = Session(self.database.stamp()[0], True)
         self._session = session
         try:
             if self._left:
@@ -248,11 +247,16 @@ class _Work:
             rows += chunk[:room]
             more = more or room < len(chunk)
         cursor.close()
-        return Outcome(session.changes(ask.deadline_s), more, rows)
+        return Outcome(session.changes(), more, rows)
 
     def finish(self) -> None:
         """From the event loop, when no step runs: gives the session back."""
         if self._cursor is not None:
             self._cursor.close()
         if self._session is not None:
-            self.database.give_back(self._session, self._stamp)
+            try:
+                self._session.rest()
+            except StatementFailed:
+                self._session.close()
+            else:
+                self.database.give_back(self._session, self._stamp)
