@@ -7,6 +7,7 @@ use std::time::Duration;
 /// What `--help` says.
 pub const USAGE: &str = "\
 tailrace-dataplane --listen ADDR --admin ADDR --data DIR [--threads N] [--lame-duck 15s] [--drain-grace 30s]
+tailrace-dataplane spool-status --data DIR    what the run spool of DIR holds, as JSON
 
   --listen ADDR       where callers connect (0.0.0.0:8080)
   --admin ADDR        /livez /readyz /metrics /status (0.0.0.0:9090)
@@ -96,6 +97,8 @@ pub enum Command {
     Help,
     /// Print the version.
     Version,
+    /// Print what the spool of this data directory holds.
+    SpoolStatus(PathBuf),
 }
 
 /// Every fault of a command line, one a line.
@@ -111,6 +114,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
     };
     let (mut listen, mut admin, mut data, mut threads, mut lame_duck, mut drain_grace) = (None, None, None, None, None, None);
     let mut arguments = arguments.peekable();
+    let spool_status = arguments.next_if(|first| first == "spool-status").is_some();
     while let Some(argument) = arguments.next() {
         let (name, inline) = match argument.split_once('=') {
             Some((name, value)) if name.starts_with("--") => (name.to_owned(), Some(value.to_owned())),
@@ -175,6 +179,9 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
     if !faults.is_empty() {
         return Err(Faults(faults));
     }
+    if spool_status {
+        return Ok(Command::SpoolStatus(data));
+    }
     Ok(Command::Run(Box::new(Config { listen, admin, data, threads, lame_duck, drain_grace, limits: Limits::default() })))
 }
 
@@ -208,6 +215,13 @@ mod tests {
 
     fn read(line: &str) -> Result<Command, Faults> {
         parse(line.split_whitespace().map(str::to_owned))
+    }
+
+    #[test]
+    fn the_spool_can_be_asked_for() {
+        assert_eq!(read("spool-status --data d"), Ok(Command::SpoolStatus("d".into())));
+        assert_eq!(read("spool-status"), Err(Faults("--data: required\n".into())));
+        assert!(read("--data d spool-status").is_err());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 use std::process::ExitCode;
 use tailrace_dataplane::config::{self, Command, EXIT_USAGE, USAGE};
 use tailrace_dataplane::process;
+use tailrace_dataplane::runs::inspect;
 
 fn main() -> ExitCode {
     match config::parse(std::env::args().skip(1)) {
@@ -14,6 +15,16 @@ fn main() -> ExitCode {
             println!("tailrace-dataplane {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS
         }
+        Ok(Command::SpoolStatus(data)) => match inspect::status(&data) {
+            Ok(status) => {
+                println!("{status}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("the spool cannot be read: {error}");
+                ExitCode::FAILURE
+            }
+        },
         Err(faults) => {
             eprint!("{faults}\n{USAGE}");
             ExitCode::from(EXIT_USAGE)

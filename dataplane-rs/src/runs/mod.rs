@@ -5,6 +5,7 @@
 //! `ship` the way to the store.
 #[rustfmt::skip]
 pub mod ddl;
+pub mod inspect;
 pub mod layout;
 pub mod record;
 pub mod ship;

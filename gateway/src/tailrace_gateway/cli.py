@@ -52,6 +52,18 @@ def _threads(text: str) -> int:
     return int(text)
 
 
+def _limit(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1000")
+    return int(text)
+
+
+def _status(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not (1 <= int(text) <= 5 or 100 <= int(text) <= 599):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an HTTP status or its first digit")
+    return int(text)
+
+
 def parser() -> Parser:
     """The whole grammar."""
     top = Parser(prog="tailrace", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
@@ -130,6 +142,32 @@ def parser() -> Parser:
     diff.add_argument("new", metavar="NEW", type=Path, help="file or directory with the resources as they would be")
     output(diff)
 
+    runs = command("runs", "read what was recorded", "Reads the runs below --data; a running Tailrace is not disturbed.")
+    actions = runs.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
+    tail = actions.add_parser(
+        "tail", help="the newest runs", description="Prints the newest runs, the newest of them last.", allow_abbrev=False
+    )
+    common(tail, files=False)
+    tail.add_argument("--follow", action="store_true", help="go on with those that come, until Ctrl-C")
+    tail.add_argument("--limit", metavar="N", type=_limit, default=20, help="how many, at most 1000 (default: 20)")
+    tail.add_argument("--query", metavar="NAME", help="only of this query")
+    tail.add_argument("--key", metavar="[NAMESPACE/]NAME", type=_ref, help="only of this key")
+    tail.add_argument("--status", metavar="N", type=_status, help="only with this HTTP status, or 4 for every 4xx")
+    output(tail)
+    verify = actions.add_parser(
+        "verify",
+        help="prove that no run is missing",
+        description="Each serving thread numbers its runs without a gap. Compares what is stored, open and in the spool with those\n"
+        "numbers, and exits 1 if one is nowhere.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    common(verify, files=False)
+    verify.add_argument(
+        "--data-plane-binary", metavar="FILE", type=Path, help="the data plane's program (default: TAILRACE_DATAPLANE, cargo's build, PATH)"
+    )
+    output(verify)
+
     return top
 
 
@@ -166,6 +204,10 @@ def _command(given: argparse.Namespace, console: Console) -> int:
             from tailrace_gateway.commands import explain
 
             return explain.main(given, console)
+        case "runs":
+            from tailrace_gateway.commands import runs
+
+            return runs.main(given, console)
         case _:
             from tailrace_gateway.commands import difference
 

@@ -29,6 +29,9 @@ from tailrace_gateway.push import Pusher
 from tailrace_gateway.resources.files import FileSource
 from tailrace_gateway.resources.private import make_private_directory, read_bounded
 from tailrace_gateway.routes.description import router as description
+from tailrace_gateway.routes.history import router as history
+from tailrace_gateway.routes.usage import router as usage
+from tailrace_gateway.runs.reading import store_file
 from tailrace_gateway.runs.recorder import EmbeddedRecorder
 from tailrace_gateway.secret import read_or_make_secret
 from tailrace_gateway.serve.serving import Serving
@@ -95,7 +98,7 @@ class Worker:
         self.observe = observe
         self.metrics = metrics
         self.secret = read_or_make_secret(settings.secret_file)
-        self.recorder = EmbeddedRecorder(settings.data / "runs.sqlite", alone=settings.alone, durability=Durability.PROCESS)
+        self.recorder = EmbeddedRecorder(store_file(settings.data), alone=settings.alone, durability=Durability.PROCESS)
         self.serving = Serving(self.recorder, observe)
         self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe)
 
@@ -168,7 +171,9 @@ class Worker:
 
     def _listeners(self) -> list[Listener]:
         """Every socket, or none (OSError)."""
-        settings, routers = self.settings, (description(),)
+        settings = self.settings
+        store = store_file(settings.data)
+        routers = (description(), history(store), usage(store))
         made: list[Listener] = []
         try:
             behind = create_app(self.serving, routers, behind_data_plane=True)

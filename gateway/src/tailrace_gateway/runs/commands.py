@@ -1,0 +1,151 @@
+"""`tailrace runs tail` and `tailrace runs verify`. IO: reads `DIR`, runs the data plane's program to read the spool; changes nothing."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+from pydantic import ValidationError
+from tailrace_contract.run import Run
+
+from tailrace_gateway import console as ink
+from tailrace_gateway.console import Console, columns
+from tailrace_gateway.dataplane import find_data_plane
+from tailrace_gateway.runs.history import Follower, HistoryFilter, history, rfc3339, run_json
+from tailrace_gateway.runs.reading import StoreUnreadable, reading, store_file
+from tailrace_gateway.runs.verify import Report, SpoolStatus, verify
+
+POLL_S = 0.2
+SPOOL_TIMEOUT_S = 60
+UNREADABLE = "the run store cannot be read: it is locked, damaged, or of another version of Tailrace"
+
+
+def tail(data: Path, console: Console, *, wanted: HistoryFilter, follow: bool = False) -> int:
+    """Prints the newest runs, oldest of them first; with `follow` also what comes, until interrupted. One line a run, JSON with `-o json`."""
+    path = store_file(data)
+    if not data.is_dir():
+        console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
+        return 1
+    try:
+        with reading(path) as connection:
+            follower = Follower(connection)
+            page = None if connection is None else history(connection, wanted)
+        runs = () if page is None else page.runs
+        if not runs and not follow:
+            console.note("no runs are recorded here")
+        for run in reversed(runs):
+            _show(run, console)
+        while follow:
+            time.sleep(POLL_S)
+            with reading(path) as connection:
+                news = [] if connection is None else list(follower.news(connection))
+            for run in news:
+                if _matches(run, wanted):
+                    _show(run, console)
+    except StoreUnreadable:
+        console.note(UNREADABLE)
+        return 1
+    return 0
+
+
+def _matches(run: Run, wanted: HistoryFilter) -> bool:
+    status = wanted.status is None or run.status == wanted.status or run.status // 100 == wanted.status
+    return status and wanted.key in (None, run.key) and wanted.query in (None, run.query)
+
+
+def _show(run: Run, console: Console) -> None:
+    if console.json:
+        console.line(json.dumps(run_json(run), ensure_ascii=False, separators=(",", ":")))
+        return
+    colour = ink.GREEN if run.status < 400 and not run.code else ink.RED if run.status >= 500 or run.code == "aborted" else ink.YELLOW
+    outcome = console.paint(f"{run.status} {run.code}".rstrip(), colour)
+    name, key = run.query or "-", run.key or "-"
+    times = f"{run.duration_us / 1000:.2f} ms (db {run.database_us / 1000:.2f})"
+    console.line(f"{rfc3339(run.time_us)}  {run.id}  {outcome}  {name}  {key}  {run.rows} rows  {times}")
+
+
+def verify_data(data: Path, console: Console, binary: Path | None = None) -> int:
+    """Prints the proof of completeness; 1 when something is missing or cannot be read."""
+    if not data.is_dir():
+        console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
+        return 1
+    try:
+        report = inspect(data, binary)
+    except StoreUnreadable:
+        console.note(UNREADABLE)
+        return 1
+    if console.json:
+        console.value(json.loads(json.dumps(report_json(report))))
+    else:
+        _print(report, console)
+    return 0 if report.complete else 1
+
+
+def inspect(data: Path, binary: Path | None = None) -> Report:
+    """Reads the spool first and the store after it: what is shipped meanwhile is then counted once, and nothing is missed."""
+    spool, problems = spool_status(data, binary)
+    with reading(store_file(data), timeout_s=600.0) as connection:
+        return verify(connection, spool, problems)
+
+
+def spool_status(data: Path, binary: Path | None = None) -> tuple[SpoolStatus | None, tuple[str, ...]]:
+    """What the spool holds, and what kept us from knowing."""
+    folder = data / "spool"
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return SpoolStatus(segments=0, bytes=0, unreadable=(), torn=0, epochs=()), ()
+    try:
+        program = find_data_plane(binary)
+    except FileNotFoundError as error:
+        return None, (str(error),)
+    if program is None:
+        return None, ("the spool is not empty, and the data plane's program that can read it was not found (set TAILRACE_DATAPLANE)",)
+    try:
+        done = subprocess.run([program, "spool-status", "--data", str(data)], capture_output=True, timeout=SPOOL_TIMEOUT_S, check=False)
+        if done.returncode == 0:
+            return SpoolStatus.model_validate_json(done.stdout), ()
+    except (OSError, subprocess.TimeoutExpired, ValidationError):
+        pass
+    return None, ("the data plane's program could not read the spool",)
+
+
+def report_json(report: Report) -> dict[str, object]:
+    """As `-o json` prints it."""
+    return {
+        "complete": report.complete,
+        "missing": report.missing,
+        "problems": list(report.problems),
+        "spool": None if report.spool is None else report.spool.model_dump(mode="json", by_alias=True, exclude={"epochs"}),
+        "epochs": [
+            {
+                "epoch": f"{each.epoch:016x}",
+                "stored": each.stored,
+                "open": each.open,
+                "spooled": each.spooled,
+                "highest": each.highest,
+                "missing": each.missing,
+                "gaps": [list(gap) for gap in each.gaps],
+            }
+            for each in report.epochs
+        ],
+    }
+
+
+def _print(report: Report, console: Console) -> None:
+    rows: list[tuple[str, ...]] = [("epoch", "stored", "open", "in spool only", "highest", "missing")]
+    for each in report.epochs:
+        numbers = (each.stored, each.open, each.spooled, each.highest, each.missing)
+        rows.append((f"{each.epoch:016x}", *map(str, numbers)))
+    if report.epochs:
+        for line in columns(rows, indent=""):
+            console.line(line)
+    for each in report.epochs:
+        for first, last in each.gaps:
+            console.line(f"missing: {each.epoch:016x}-{first:012x}" + (f" to {each.epoch:016x}-{last:012x}" if last > first else ""))
+    for problem in report.problems:
+        console.line(console.paint(problem, ink.YELLOW))
+    if report.spool is not None and report.spool.torn:
+        console.line(f"{report.spool.torn} segments end with a torn write, which was never answered")
+    served = sum(each.highest for each in report.epochs)
+    found = sum(each.stored + each.open + each.spooled for each in report.epochs)
+    summary = f"recorded {found} of {served}, missing: {report.missing}"
+    console.line(console.paint(summary, ink.GREEN if report.complete else ink.RED))
