@@ -48,7 +48,7 @@ class Identity:
         self.keys: dict[str, str] = {}
         self.namespace = "default"
         for path in files:
-            for each in yaml.safe_load_all(path.read_text()):
+            for each in yaml.load_all(path.read_text(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
                 if each and each.get("kind") == "ApiKey" and "secretName" in each["spec"]:
                     self.namespace = each["metadata"].get("namespace", "default")
                     self.keys[each["spec"]["secretName"]] = key_text.mint(os.urandom(key_text.ENTROPY_BYTES))
