@@ -355,3 +355,41 @@ wire! {
         pub keys: Vec<KeyPlan>,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::indexing_slicing)]
+    use super::*;
+    use crate::golden::folder;
+    use std::path::PathBuf;
+
+    fn files(kind: &str) -> Vec<PathBuf> {
+        let all = std::fs::read_dir(folder().join(kind)).unwrap().map(|entry| entry.unwrap().path());
+        let files: Vec<_> = all.filter(|path| path.file_name().unwrap().to_str().unwrap().starts_with("snapshot-")).collect();
+        assert!(!files.is_empty());
+        files
+    }
+
+    #[test]
+    fn valid_golden_snapshots_are_read() {
+        for file in files("valid") {
+            let content = std::fs::read(&file).unwrap();
+            let snapshot: Snapshot = serde_json::from_slice(&content).unwrap_or_else(|error| unreachable!("{}: {error}", file.display()));
+            assert_eq!(snapshot.schema, SCHEMA_VERSION);
+            let plain: Value = serde_json::from_slice(&content).unwrap();
+            assert_eq!(snapshot.queries.len(), plain["queries"].as_array().unwrap().len());
+            assert_eq!(snapshot.keys.len(), plain["keys"].as_array().unwrap().len());
+        }
+    }
+
+    #[test]
+    fn invalid_golden_snapshots_are_refused() {
+        for file in files("invalid") {
+            let vector: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+            let read = serde_json::from_value::<Snapshot>(vector["snapshot"].clone());
+            // The schema is compared where the tables are compiled.
+            let refused = read.map_or(true, |snapshot| snapshot.schema != SCHEMA_VERSION);
+            assert!(refused, "{}: {}", file.display(), vector["reason"]);
+        }
+    }
+}
