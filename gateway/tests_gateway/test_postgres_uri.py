@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tailrace_gateway.postgres_uri import Files, PostgresUri, UriError, parse
+from tailrace_gateway.postgres_uri import PARAMETERS, Files, PostgresUri, UriError, parse
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "crds/golden/vectors/postgres_uri.json").read_text())
 
@@ -65,3 +65,9 @@ def test_shows_nothing() -> None:
     with pytest.raises(UriError) as caught:
         parse("postgres://someone:secret@inside/db?port=secret")
     assert "secret" not in str(caught.value)
+
+
+def test_the_documentation_lists_every_parameter() -> None:
+    page = (Path(__file__).parents[2] / "docs/postgres.md").read_text()
+    listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert listed == list(PARAMETERS)

@@ -130,30 +130,29 @@ class PostgresUri:
         return words
 
 
-_NAMES = frozenset(
-    [
-        "host",
-        "port",
-        "user",
-        "password",
-        "dbname",
-        "connect_timeout",
-        "application_name",
-        "sslmode",
-        "sslrootcert",
-        "sslcert",
-        "sslkey",
-        "channel_binding",
-        "target_session_attrs",
-        "load_balance_hosts",
-        "keepalives",
-        "keepalives_idle",
-        "keepalives_interval",
-        "keepalives_count",
-        "tcp_user_timeout",
-        "options",
-    ]
+PARAMETERS = (
+    "host",
+    "port",
+    "user",
+    "password",
+    "dbname",
+    "connect_timeout",
+    "application_name",
+    "sslmode",
+    "sslrootcert",
+    "sslcert",
+    "sslkey",
+    "channel_binding",
+    "target_session_attrs",
+    "load_balance_hosts",
+    "keepalives",
+    "keepalives_idle",
+    "keepalives_interval",
+    "keepalives_count",
+    "tcp_user_timeout",
+    "options",
 )
+"""In the order of docs/postgres.md."""
 _MOST_HOSTS = 32
 _PLAIN = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
 _NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
@@ -266,7 +265,7 @@ def _pairs(query: str, given: _Given) -> None:
     for pair in query.split("&"):
         raw, equals, value = pair.partition("=")
         name = _decode("url", raw)
-        if name not in _NAMES:
+        if name not in PARAMETERS:
             raise UriError(name, Problem.UNKNOWN) if _PLAIN.match(name) else _malformed("url")
         if not equals or not value or "=" in value:
             raise _malformed(name)

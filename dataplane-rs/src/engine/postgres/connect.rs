@@ -419,3 +419,45 @@ pub async fn cancel(target: &Target, key: &CancelKey, deadline: Instant) -> Resu
     .await
     .unwrap_or(Err(ConnectError::Timeout))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::engine::postgres::session::Settings;
+    use crate::engine::postgres::uri::{Files, Uri};
+
+    #[test]
+    fn versions() {
+        assert_eq!(version("15.14 (Debian 15.14-0+deb12u1)"), 150_014);
+        assert_eq!(version("18beta1"), 180_000);
+        assert_eq!(version("1.18.0/bouncer"), 10_018);
+        assert_eq!(version("x"), 0);
+    }
+
+    #[tokio::test]
+    async fn sockets_have_their_options() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = Address::Tcp(listener.local_addr().unwrap());
+        for (parameters, alive, idle, user_timeout) in [
+            ("", true, 30, 30_000),
+            ("keepalives_idle=7&tcp_user_timeout=1500", true, 7, 1500),
+            ("keepalives=0&tcp_user_timeout=0", false, 0, 0),
+        ] {
+            let uri = Uri::parse(&format!("postgres://u@h?{parameters}"), &Files::default()).unwrap();
+            let settings = Settings::new(&[], Duration::from_secs(1)).unwrap();
+            let target = Target { uri, settings, pooler: Pooler::None, generation: 1 };
+            let transport = dial(&target, &address).await.unwrap();
+            let Socket::Tcp(stream) = transport.socket() else { unreachable!() };
+            let options = SockRef::from(stream);
+            assert_eq!(options.keepalive().unwrap(), alive);
+            if alive {
+                assert_eq!(options.tcp_keepalive_time().unwrap(), Duration::from_secs(idle));
+                assert_eq!(options.tcp_keepalive_interval().unwrap(), Duration::from_secs(10));
+                assert_eq!(options.tcp_keepalive_retries().unwrap(), 3);
+            }
+            assert_eq!(options.tcp_user_timeout().unwrap().unwrap_or_default(), Duration::from_millis(user_timeout));
+            assert!(stream.nodelay().unwrap());
+        }
+    }
+}

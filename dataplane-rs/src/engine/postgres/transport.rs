@@ -95,6 +95,11 @@ impl Transport {
         Self { socket, tls: None }
     }
 
+    /// The socket, for its options.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
     /// Whether it is a Unix socket.
     pub fn is_unix(&self) -> bool {
         matches!(self.socket, Socket::Unix(_))
