@@ -11,11 +11,11 @@ from tailrace_gateway.compile.spec import QuerySpec
 LANES = {
     "": "may be promoted to the shared lane once it has shown itself fast",
     "write": "a write runs on its own connection",
-    "engine": "the database runs in process and has no shared connections",
-    "timeout": "its timeout is over one second",
-    "unbounded": "its answer has no bound",
-    "volatile": "it calls a function whose result may differ each time",
-    "session": "the session's settings are the caller's own",
+    "sqlite": "the database runs in process and has no shared connections",
+    "timeout_over_1s": "its timeout is over one second",
+    "unbounded_rows": "its answer has no bound",
+    "large_pages": "its pages may have more than 1,000 rows",
+    "volatile_function": "it calls a function whose result may differ each time",
 }
 """Codes of `exclusiveBecause` for people; an unknown one is shown as it is."""
 

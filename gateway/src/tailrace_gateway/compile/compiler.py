@@ -22,6 +22,8 @@ from tailrace_gateway.compile.snapshot import Assembled, CompiledConnection, Com
 from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, QuerySpec, RoleSpec
 from tailrace_gateway.compile.sqlite import session as sqlite_session
 from tailrace_gateway.compile.sqlite.database import SqliteDatabase
+from tailrace_gateway.postgres_uri import UriError
+from tailrace_gateway.serve.params import DeclarationError, Param
 
 _AWAY = "the database cannot be reached; it is tried again"
 ENGINES = {"postgres": Engine.POSTGRES, "postgresql": Engine.POSTGRES, "sqlite": Engine.SQLITE}
@@ -99,7 +101,7 @@ class Compiler:
         for connection in spec.connections:
             known = self._known.get(connection.name)
             try:
-                database = self._open(connection, None)
+                database = self._open(connection, known.database if known is not None else None)
             except (RefusedError, postgres_session.UnreachableError, postgres_session.ServerError, OSError):
                 continue
             try:
@@ -185,7 +187,10 @@ class Compiler:
         if urlsplit(url).scheme == "sqlite":
             return self._open_sqlite(url, connection)
         tls = postgres_session.TlsFiles(connection.ca_file, connection.certificate_file, connection.key_file)
-        session = postgres_session.Session(url, connection.session, tls)
+        try:
+            session = postgres_session.Session(url, connection.session, tls)
+        except UriError as error:
+            raise RefusedError(Refusal.INVALID_URL, f"the URL cannot be read: {error}") from None
         try:
             return PostgresDatabase(session, connection, before if isinstance(before, PostgresDatabase) else None)
         except BaseException:
@@ -240,7 +245,12 @@ class Compiler:
 
 def _compile(database: Database, query: QuerySpec, big: BigNumbers) -> CompiledQuery:
     try:
-        return CompiledQuery(database.facts(query, big))
+        facts = database.facts(query, big)
+        for param in facts.params:
+            Param(param, database.engine)
+        return CompiledQuery(facts)
+    except DeclarationError as error:
+        return CompiledQuery(None, Refusal.INVALID_PARAMETER, str(error))
     except RefusedError as error:
         return CompiledQuery(None, error.code, error.hint, error.detail)
 

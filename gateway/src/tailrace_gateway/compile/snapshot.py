@@ -23,11 +23,11 @@ from tailrace_contract.plan import (
     StatementPlan,
 )
 
-from tailrace_gateway.compile.binding import fault_of
 from tailrace_gateway.compile.decision import Verdict
 from tailrace_gateway.compile.facts import Facts
 from tailrace_gateway.compile.refusal import RefusedUnit
 from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, KeySpec, QuerySpec, RoleSpec
+from tailrace_gateway.serve.params import Faulty, Param
 
 _HEX_DIGEST = re.compile("[0-9a-f]{64}")
 
@@ -228,7 +228,8 @@ def _key_fault(key: KeySpec, roles: Mapping[str, int], owners: Mapping[str, int]
 def _bind_fault(key: KeySpec, params: Mapping[str, Mapping[str, ParamPlan]]) -> str | None:
     for name, value in key.bind.items():
         for param in params.get(name, {}).values():
-            fault = fault_of(param, value)
-            if fault is not None:
-                return f"the bound value of `{name}` is not acceptable ({fault.value})"
+            try:
+                Param(param, Engine.POSTGRES).fixed(value)
+            except Faulty as faulty:
+                return f"the bound value of `{name}` is not acceptable ({faulty.fault.value})"
     return None

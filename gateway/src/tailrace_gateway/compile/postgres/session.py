@@ -1,6 +1,6 @@
 """The compiler's own connection to a PostgreSQL: same pins and search path as serving sessions, read-only by default, short timeouts.
 
-Rejects what the server rejects (`ServerError`), a server that cannot be reached (`UnreachableError`). IO: one blocking connection.
+Rejects a malformed URL (`postgres_uri.UriError`), what the server rejects (`ServerError`), a server that cannot be reached (`UnreachableError`). IO: one blocking connection.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ import psycopg
 from psycopg import pq
 from psycopg.rows import tuple_row
 
+from tailrace_gateway import postgres_uri
 from tailrace_gateway.compile import identifiers
 
 PINS = (
@@ -72,18 +73,12 @@ class Session:
         url: str,
         settings: Sequence[tuple[str, str]] = (),
         tls: TlsFiles = TlsFiles(),
-        connect_timeout_s: int = 5,
         statement_timeout_ms: int = 10_000,
     ) -> None:
-        files = {"sslrootcert": tls.ca, "sslcert": tls.certificate, "sslkey": tls.key}
-        given: dict[str, Any] = {name: path for name, path in files.items() if path}
-        given["application_name"] = "tailrace-compile"
+        uri = postgres_uri.parse(url, postgres_uri.Files(tls.ca, tls.certificate, tls.key))
+        given: dict[str, Any] = dict(uri.keywords())
         try:
-            if "connect_timeout" not in psycopg.conninfo.conninfo_to_dict(url):
-                given["connect_timeout"] = connect_timeout_s
-            self._connection = psycopg.connect(url, autocommit=True, prepare_threshold=None, **given)
-        except psycopg.ProgrammingError as error:
-            raise UnreachableError("the URL cannot be read") from error
+            self._connection = psycopg.connect(autocommit=True, prepare_threshold=None, **given)
         except psycopg.Error as error:
             raise UnreachableError("connecting failed") from error
         self._connection.cursor_factory = psycopg.RawCursor

@@ -5,14 +5,13 @@ Rejects a file that isn't there or is no database (`UnreachableError`), what SQL
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
 
 import apsw
 
 from tailrace_gateway.compile.postgres.session import ServerError, UnreachableError
+from tailrace_gateway.serve.sqlite.location import database_path, driver_uri
 
 Value = None | int | float | bytes | str
 
@@ -30,25 +29,15 @@ class Prepared:
     actions: tuple[Action, ...] = field(repr=False)
 
 
-def path_of(url: str) -> str:
-    """`sqlite:///relative.db` and `sqlite:////absolute.db`; ValueError for any other form or unknown parameters."""
-    parts = urlsplit(url)
-    if parts.scheme != "sqlite" or parts.netloc or parts.query or parts.fragment or not parts.path.startswith("/") or len(parts.path) < 2:
-        raise ValueError("write sqlite:///RELATIVE or sqlite:////ABSOLUTE")
-    return unquote(parts.path[1:])
-
-
 class Session:
     """One connection. Use as a context manager; not thread-safe."""
 
     def __init__(self, url: str) -> None:
-        path = Path(path_of(url))
+        path = database_path(url)
         if not path.is_file():
             raise UnreachableError("there is no such file")
         try:
-            self._connection = apsw.Connection(
-                f"file:{quote(str(path.absolute()))}?mode=ro", flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
-            )
+            self._connection = apsw.Connection(driver_uri(path, "ro"), flags=apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
             self._connection.set_busy_timeout(2000)
             self._connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
             self._connection.config(apsw.SQLITE_DBCONFIG_DQS_DML, 0)
