@@ -169,9 +169,7 @@ class FrontDoor:
 
     async def _failed(self, exchange: Exchange, error: Exception) -> None:
         """500 without details; where it happened goes to the log, what it said does not."""
-        if isinstance(error, RunsUnavailable):
-            self._serving.observe(observation(Event.RUN_STORE_FAILED, reason="store"))
-        else:
+        if not isinstance(error, RunsUnavailable):
             frames = traceback.extract_tb(error.__traceback__)
             at = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
             self._serving.observe(observation(Event.CALL_FAILED, run=exchange.run_id, error=type(error).__name__, at=at))

@@ -87,7 +87,7 @@ DECLARED: dict[Event, Declared] = {
     Event.DATABASE_UNAVAILABLE: _declared(Level.WARNING, "A database cannot be reached", "connection", "reason"),
     Event.CALL_FINISHED: _declared(None, "A call was answered", "query", "status", "code", "served_by", "duration_s", "database_s"),
     Event.CALL_FAILED: _declared(Level.ERROR, "A call failed inside the gateway", "run", "error", "at"),
-    Event.RUN_STORE_FAILED: _declared(Level.ERROR, "Runs cannot be stored", "reason"),
+    Event.RUN_STORE_FAILED: _declared(Level.ERROR, "Runs cannot be stored", "reason", "runs"),
     Event.SERVER_MESSAGE: _declared(Level.WARNING, "The HTTP server reported a problem", "logger", "level"),
 }
 
@@ -213,7 +213,7 @@ class Metrics:
             case Event.DATABASE_UNAVAILABLE:
                 self._unavailable.labels(str(fields["connection"])).inc()
             case Event.RUN_STORE_FAILED:
-                self._store.inc()
+                self._store.inc(int(fields.get("runs") or 1))
             case _:
                 pass
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from prometheus_client import disable_created_metrics, make_asgi_app
 from pydantic import ValidationError
-from tailrace_contract.plan import SNAPSHOT_LIMIT_BYTES, Durability, Snapshot
+from tailrace_contract.plan import SNAPSHOT_LIMIT_BYTES, Snapshot
 
 from tailrace_gateway.app import create_app
 from tailrace_gateway.compile.compiler import Compiler
@@ -98,7 +98,7 @@ class Worker:
         self.observe = observe
         self.metrics = metrics
         self.secret = read_or_make_secret(settings.secret_file)
-        self.recorder = EmbeddedRecorder(store_file(settings.data), alone=settings.alone, durability=Durability.PROCESS)
+        self.recorder = EmbeddedRecorder(store_file(settings.data), observe, alone=settings.alone)
         self.serving = Serving(self.recorder, observe)
         self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe)
 
@@ -121,6 +121,7 @@ class Worker:
         except SnapshotRefused as refused:
             self.observe(observation(Event.SNAPSHOT_REFUSED, version=snapshot.version, reason=refused.message))
             return
+        self.recorder.configure(snapshot.api.durability, snapshot.api.on_full)
         self.serving.swap(tables)
         size = 0
         if self.pusher is not None:

