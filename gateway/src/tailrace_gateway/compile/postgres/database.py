@@ -172,6 +172,8 @@ class PostgresDatabase:
 def _constant_limit(query: Node) -> int | None:
     """The number in a LIMIT that is one."""
     limit = query.node("limitCount")
+    if limit is not None and limit.tag == "FUNCEXPR" and len(limit.nodes("args")) == 1:
+        limit = limit.nodes("args")[0]  # the cast of a literal to int8
     if limit is None or limit.tag != "CONST":
         return None
     value = limit.get("constvalue")

@@ -162,7 +162,10 @@ class _Walker:
         """Values that are written anywhere could be read there: they are consumed. RETURNING is a select list."""
         for flow in flows:
             self.consume(flow)
-        self.written.add(scope.entries[query.integer("resultRelation") - 1].integer("relid"))
+        table = scope.entries[query.integer("resultRelation") - 1].integer("relid")
+        self.written.add(table)
+        targets = [*query.nodes("targetList"), *(conflict.nodes("onConflictSet") if conflict is not None else ())]
+        self.seen |= {(table, target.integer("resno")) for target in targets}
         if conflict is not None:
             for name in ("arbiterElems", "onConflictSet"):
                 for each in conflict.nodes(name):
@@ -338,6 +341,7 @@ class _Walker:
     def _column(self, scope: _Scope, n: int, attribute: int) -> Flow:
         entry = scope.entries[n - 1]
         if n == scope.excluded:
+            self.seen.add((entry.integer("relid"), attribute))
             return EMPTY
         kind = entry.integer("rtekind")
         if kind == _RELATION:
