@@ -149,7 +149,7 @@ class Narrator:
                 now = status_file(self._given.data).read_bytes()
             except OSError:
                 now = b""
-            if first and not slow and time.monotonic() - began > 5:
+            if first and not slow and time.monotonic() - began > 15:
                 slow = True
                 self._console.note("still starting: a database may be slow to answer, or can't be reached (see the log)")
             if first and (dying := next((child for child in self._supervisor.children if child.restarts >= DEATHS), None)):
