@@ -47,7 +47,7 @@ pub async fn run(worker: Rc<Worker>, call: Box<Call>) {
     let Some(events) = submit(&worker, &call) else {
         return worker.tell(ticket, |core, output| core.desk.refuse(call, Code::InternalError, Cost::default(), output));
     };
-    Exclusive { worker, call, signal, events, queue_us }.answer().await;
+    Exclusive { worker, call, signal, events, queue_us, begun: false }.answer().await;
 }
 
 fn signal(worker: &Worker, ticket: Ticket) -> Option<Rc<Signal>> {
@@ -110,6 +110,8 @@ struct Exclusive {
     signal: Rc<Signal>,
     events: Receiver<Event>,
     queue_us: u64,
+    /// Rows came.
+    begun: bool,
 }
 
 impl Exclusive {
@@ -120,8 +122,28 @@ impl Exclusive {
         Cost { queue_us, database_us, batch: 1 }
     }
 
-    /// The next event; None when the client left first.
+    /// The next event; None when the client left first. A read whose connection broke before its first row is asked once more.
     async fn next(&mut self) -> Option<Event> {
+        match self.event().await {
+            Some(Event::Failed(Failure::Unavailable)) if self.may_repeat() => {
+                self.call.sent_times += 1;
+                let again = submit(&self.worker, &self.call)?;
+                self.events = again;
+                self.event().await
+            }
+            event => {
+                self.begun |= matches!(event, Some(Event::Rows { .. }));
+                event
+            }
+        }
+    }
+
+    fn may_repeat(&self) -> bool {
+        let write = self.call.query().is_none_or(|query| query.write);
+        !self.begun && !write && self.call.sent_times == 0 && Instant::now() < self.call.deadline
+    }
+
+    async fn event(&mut self) -> Option<Event> {
         loop {
             if self.signal.gone.get() {
                 return None;

@@ -109,8 +109,10 @@ pub struct Database {
     round_trip: Duration,
     /// Of one call in a flush, smoothed, ns.
     call_ns: u64,
-    /// Since when there is no lane although one was wanted.
+    /// Since when there is no lane although there was one.
     down: Option<Instant>,
+    /// Since then an attempt to connect has failed.
+    refused: bool,
 }
 
 impl Database {
@@ -140,6 +142,7 @@ impl Database {
             round_trip: Duration::from_millis(1),
             call_ns: 100_000,
             down: None,
+            refused: false,
         }
     }
 
@@ -165,7 +168,7 @@ impl Database {
 
     /// No lane for so long that waiting is in vain.
     pub fn is_down(&self, now: Instant) -> bool {
-        self.down.is_some_and(|since| now.saturating_duration_since(since) > DOWN)
+        self.refused && self.down.is_some_and(|since| now.saturating_duration_since(since) > DOWN)
     }
 
     /// Calls that wait, and calls under way.
@@ -230,7 +233,7 @@ impl Database {
                 } else {
                     lane.take(link, now);
                 }
-                self.down = None;
+                (self.down, self.refused) = (None, false);
             }
             Err(error) => {
                 lane.attempts += 1;
@@ -241,9 +244,12 @@ impl Database {
                 }
                 if error == LaneError::NoRoom && self.lanes.iter().all(|lane| lane.connection.is_none()) {
                     // There are connections, only not for lanes: calls go by the exclusive lane.
-                    self.down = None;
+                    (self.down, self.refused) = (None, false);
                     hands.escaped.extend(std::iter::from_fn(|| self.queue.pop()));
-                } else if self.is_down(now) {
+                    return;
+                }
+                self.refused = true;
+                if self.is_down(now) {
                     self.refuse_all(hands);
                 }
             }

@@ -1,0 +1,277 @@
+//! Faults of databases and callers, each with a real PostgreSQL: only the guilty call fails, and nothing is lost.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+mod http_support;
+mod postgres_server;
+use http_support::*;
+use postgres_server::Server;
+use serde_json::{Value, json};
+use std::io::Read;
+
+struct Stack {
+    server: Server,
+    plane: Plane,
+    snapshot: Value,
+}
+
+fn stack() -> Stack {
+    let server = Server::start();
+    let table = users(&server, 1000);
+    let plane = Plane::start();
+    let url = url_file(&plane, &server.url());
+    let columns = || vec![column("id", "raw", 20, table, 1), column("name", "string", 25, table, 2)];
+    let id = || vec![param("id", "integer")];
+    // 1/0 for user 13.
+    let poison = query(
+        "poison",
+        "one",
+        id(),
+        columns(),
+        statement("SELECT id, name FROM users WHERE id = $1 AND 1 / (CASE $1 WHEN 13 THEN 0 ELSE 1 END) > 0", &[20]),
+    );
+    // Waits while somebody holds advisory lock 99 and asks for user 77.
+    let lock = query(
+        "lock",
+        "one",
+        id(),
+        columns(),
+        statement("SELECT id, name FROM users WHERE id = $1 AND (id <> 77 OR pg_advisory_lock_shared(99)::text = '')", &[20]),
+    );
+    let mut big = query(
+        "big",
+        "many",
+        vec![param("rows", "integer")],
+        vec![column("n", "raw", 20, 0, 0), column("pad", "string", 25, 0, 0)],
+        statement("SELECT n, repeat('x', 1000) AS pad FROM generate_series(1::bigint, $1) n", &[20]),
+    );
+    big["timeoutMs"] = json!(60_000);
+    let sleep = query(
+        "sleep",
+        "one",
+        vec![param("s", "number")],
+        vec![column("n", "raw", 23, 0, 0)],
+        statement("SELECT 1 AS n FROM pg_sleep($1)", &[701]),
+    );
+    let snapshot = snapshot(1, &url, vec![user_by_id(table), poison, lock, big, sleep]);
+    plane.pushed(&snapshot);
+    Stack { server, plane, snapshot }
+}
+
+/// Asks until the query is on the shared lane.
+fn promote(plane: &Plane, target: &str) {
+    let mut wire = plane.connect();
+    let lanes = || plane.admin("/metrics").text().contains("tailrace_shared_lanes 1");
+    eventually("promoted", || {
+        for _ in 0..20 {
+            wire.get(target);
+            let answer = wire.answer();
+            assert_eq!(answer.status, 200, "{}", answer.text());
+        }
+        lanes()
+    });
+    for _ in 0..20 {
+        wire.get(target);
+        assert_eq!(wire.answer().status, 200);
+    }
+}
+
+fn request(target: &str, key: &str) -> String {
+    format!("GET {target} HTTP/1.1\r\nHost: a\r\nX-API-Key: {key}\r\n\r\n")
+}
+
+#[test]
+fn only_the_poisoned_call_fails() {
+    let Stack { plane, server: _server, .. } = stack();
+    promote(&plane, "/q/poison?id=1");
+    let mut wire = plane.connect();
+    for round in 0..20 {
+        let ids: Vec<u32> = (0..64).map(|n| if n % 9 == round % 9 { 13 } else { n + 100 }).collect();
+        wire.send(&ids.iter().map(|id| request(&format!("/q/poison?id={id}"), KEY)).collect::<String>());
+        for id in ids {
+            let answer = wire.answer();
+            if id == 13 {
+                assert_eq!((answer.status, answer.code()), (502, "database_error".to_owned()));
+            } else {
+                assert_eq!((answer.status, &answer.json()["id"]), (200, &json!(id)));
+            }
+        }
+    }
+}
+
+#[test]
+fn one_lock_waiter_does_not_hold_up_the_others() {
+    let Stack { server, plane, .. } = stack();
+    promote(&plane, "/q/lock?id=1");
+    server.psql("SELECT 1");
+    let holder = std::thread::spawn({
+        let home = server.home().to_owned();
+        let port = server.port;
+        move || {
+            let url = format!("host={} port={port} user=postgres dbname=postgres", home.display());
+            std::process::Command::new("psql").args(["-qAtX", "-c", "SELECT pg_advisory_lock(99), pg_sleep(1.5)", &url]).output().unwrap()
+        }
+    });
+    eventually("the lock is held", || server.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted") == "1");
+    let mut waiter = plane.connect();
+    waiter.get("/q/lock?id=77");
+    // Beside it, in the same flush and after it: all are answered while it waits.
+    let mut others = plane.connect();
+    for _ in 0..20 {
+        others.send(&(0..32).map(|n| request(&format!("/q/lock?id={}", n + 100), KEY)).collect::<String>());
+        for n in 0..32 {
+            let answer = others.answer();
+            assert_eq!((answer.status, &answer.json()["id"]), (200, &json!(n + 100)));
+        }
+    }
+    assert_eq!(server.psql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"), "1");
+    holder.join().unwrap();
+    let answer = waiter.answer();
+    assert!(answer.status == 200 || answer.status == 404, "{}", answer.text());
+}
+
+#[test]
+fn a_restart_is_not_noticed_on_idle_connections() {
+    let Stack { mut server, plane, .. } = stack();
+    promote(&plane, "/q/user?id=1");
+    for mode in ["fast", "immediate"] {
+        server.stop(mode);
+        server.run(&[]);
+        for n in 1..50 {
+            assert_eq!(plane.get(&format!("/q/user?id={n}")).status, 200, "{mode}");
+        }
+    }
+    // Backends killed while calls are under way: reads are asked again.
+    let mut wire = plane.connect();
+    for _ in 0..10 {
+        wire.send(&(1..=64).map(|n| request(&format!("/q/user?id={n}"), KEY)).collect::<String>());
+        server.psql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'tailrace'");
+        for n in 1..=64 {
+            let answer = wire.answer();
+            assert_eq!((answer.status, &answer.json()["id"]), (200, &json!(n)), "{}", answer.text());
+        }
+    }
+}
+
+#[test]
+fn a_database_that_is_down_is_503_and_comes_back() {
+    let Stack { mut server, plane, .. } = stack();
+    promote(&plane, "/q/user?id=1");
+    server.stop("fast");
+    for _ in 0..5 {
+        let answer = plane.get("/q/user?id=1");
+        assert_eq!((answer.status, answer.code()), (503, "database_unavailable".to_owned()));
+    }
+    assert_eq!(plane.admin("/readyz").status, 200);
+    server.run(&[]);
+    eventually("it serves again", || plane.get("/q/user?id=1").status == 200);
+}
+
+#[test]
+fn a_table_altered_under_its_plan_is_stale_not_shown() {
+    let Stack { server, plane, snapshot } = stack();
+    promote(&plane, "/q/user?id=1");
+    let mut star = snapshot.clone();
+    star["version"] = json!(2);
+    star["queries"][0]["statement"]["sql"] = json!("SELECT * FROM users WHERE id = $1");
+    star["queries"][0]["version"] = json!("00000000000000bb");
+    plane.pushed(&star);
+    promote(&plane, "/q/user?id=1");
+    server.psql("ALTER TABLE users ADD COLUMN secret text DEFAULT 'hidden'");
+    for _ in 0..30 {
+        let answer = plane.get("/q/user?id=1");
+        assert_eq!((answer.status, answer.code()), (503, "plan_stale".to_owned()));
+        assert!(!answer.text().contains("hidden"));
+    }
+    server.psql("ALTER TABLE users DROP COLUMN secret");
+    eventually("the plan fits again", || plane.get("/q/user?id=1").status == 200);
+}
+
+#[test]
+fn a_client_that_leaves_cancels_its_statement() {
+    let Stack { server, plane, .. } = stack();
+    let running = || {
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND pid <> pg_backend_pid()")
+    };
+    let mut wires: Vec<_> = (0..4).map(|_| plane.connect()).collect();
+    for wire in &mut wires {
+        wire.get("/q/sleep?s=100");
+    }
+    eventually("they run", || running() == "4");
+    drop(wires);
+    eventually("they are cancelled", || running() == "0");
+    for _ in 0..20 {
+        assert_eq!(plane.get("/q/sleep?s=0").status, 200);
+    }
+    let answer = plane.get("/q/sleep?s=100");
+    assert_eq!((answer.status, answer.code()), (504, "query_timeout".to_owned()));
+}
+
+#[test]
+fn a_failure_after_the_head_cuts_the_body() {
+    let Stack { server, plane, .. } = stack();
+    let mut wire = plane.connect();
+    wire.get("/q/big?rows=2000000&format=ndjson");
+    assert_eq!(wire.head().status, 200);
+    server.psql("SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'tailrace'");
+    let mut rest = Vec::new();
+    wire.socket.read_to_end(&mut rest).ok();
+    assert!(!rest.ends_with(b"0\r\n\r\n"), "the body looks whole");
+    assert!(!String::from_utf8_lossy(&rest).contains("$complete"));
+}
+
+#[test]
+fn a_crowd_of_one_key_does_not_hold_up_another() {
+    let Stack { plane, mut snapshot, server: _server } = stack();
+    snapshot["version"] = json!(2);
+    snapshot["keys"].as_array_mut().unwrap().push(key("n/other", "other"));
+    plane.pushed(&snapshot);
+    promote(&plane, "/q/user?id=1");
+    // 20 connections with 256 calls each of one key, then one call of another: it is answered long before the crowd is done.
+    let mut crowd: Vec<_> = (0..20).map(|_| plane.connect()).collect();
+    let calls = request("/q/user?id=5", KEY).repeat(256);
+    let mut single = plane.connect();
+    for wire in &mut crowd {
+        wire.send(&calls);
+    }
+    single.send(&request("/q/user?id=6", "other"));
+    assert_eq!(single.answer().json()["id"], 6);
+    for wire in &mut crowd {
+        for _ in 0..256 {
+            assert_eq!(wire.answer().status, 200);
+        }
+    }
+}
+
+#[test]
+fn too_many_waiting_calls_are_refused_at_once() {
+    let server = Server::start();
+    let table = users(&server, 10);
+    let plane = Plane::start_with(|config| config.limits.waiting = 16);
+    let url = url_file(&plane, &server.url());
+    plane.pushed(&snapshot(1, &url, vec![user_by_id(table)]));
+    promote(&plane, "/q/user?id=1");
+    let mut wire = plane.connect();
+    wire.send(&request("/q/user?id=5", KEY).repeat(200));
+    let answers: Vec<_> = (0..200).map(|_| wire.answer()).collect();
+    let refused: Vec<_> = answers.iter().filter(|answer| answer.status != 200).collect();
+    assert!(!refused.is_empty() && refused.len() < 200);
+    assert!(refused.iter().all(|answer| answer.code() == "overloaded" && answer.header("Retry-After") == Some("1")));
+}
+
+#[test]
+fn more_calls_than_connections_wait_or_are_refused() {
+    let Stack { plane, mut snapshot, server } = stack();
+    snapshot["version"] = json!(2);
+    snapshot["connections"][0]["maxConnections"] = json!(1);
+    snapshot["queries"][4]["timeoutMs"] = json!(5000);
+    plane.pushed(&snapshot);
+    let mut first = plane.connect();
+    first.get("/q/sleep?s=100");
+    eventually("it runs", || {
+        server.psql("SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND pid <> pg_backend_pid()")
+            == "1"
+    });
+    let answer = plane.get("/q/user?id=1");
+    assert_eq!((answer.status, answer.code(), answer.header("Retry-After")), (503, "pool_full".to_owned(), Some("1")));
+    assert_eq!(first.answer().status, 504);
+    assert_eq!(plane.get("/q/user?id=1").status, 200);
+}
