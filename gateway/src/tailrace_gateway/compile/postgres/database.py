@@ -43,10 +43,12 @@ class PostgresDatabase:
         self.catalog: catalogs.Catalog
         self._views: dict[int, Node | None] = {}
         self._lineages: dict[int, Lineage | None] = {}
+        self._texts: dict[int, str] = {}
         if before is not None and before.catalog.fingerprint == catalogs.fingerprint(session):
-            self.catalog, self._views, self._lineages = before.catalog, before._views, before._lineages
+            self.catalog, self._views, self._lineages, self._texts = before.catalog, before._views, before._lineages, before._texts
         else:
             self.catalog = catalogs.load(session)
+            self._texts = dict(session.rows(_VIEWS))
         self.fingerprint: str = self.catalog.fingerprint
         self.session = (*((n, v) for n, v in spec.session if n.lower() != "search_path"), ("search_path", session.search_path))
         self.system = self.catalog.system
@@ -97,11 +99,9 @@ class PostgresDatabase:
     def view_query(self, view: int) -> Node | None:
         """The tree of a view or materialized view; None if it can't be read."""
         if view not in self._views:
-            rows = self._session.rows(
-                "SELECT ev_action::text FROM pg_rewrite WHERE ev_class = $1::int8::oid AND rulename = '_RETURN'", (view,)
-            )
+            text = self._texts.pop(view, "")
             try:
-                found = nodetree.queries(rows[0][0]) if rows else []
+                found = nodetree.queries(text) if text else []
             except NotATreeError:
                 found = []
             self._views[view] = found[0] if len(found) == 1 else None
@@ -167,6 +167,13 @@ class PostgresDatabase:
     def close(self) -> None:
         """See `facts.Database`."""
         self._session.__exit__(None, None, None)
+
+
+_VIEWS = (
+    "SELECT ev_class::int8, ev_action::text FROM pg_rewrite r JOIN pg_class c ON c.oid = ev_class"
+    " WHERE rulename = '_RETURN' AND r.oid >= 16384 AND relkind IN ('v', 'm')"
+)
+"""Trees of all views at once: roles must resolve although the database has gone since."""
 
 
 def _constant_limit(query: Node) -> int | None:
