@@ -113,9 +113,17 @@ class Worker:
             await self.apply(offered)
 
     async def apply(self, offered: Offered) -> None:
-        """Builds the tables off the event loop, swaps them in, and offers the bytes (made once) to the data plane."""
+        """Offers the bytes (made once) to the data plane, then builds the tables off the event loop and swaps them in.
+
+        The data plane comes first: a key that is taken away is gone there as soon as can be.
+        """
         began = time.monotonic()
         snapshot = offered.snapshot
+        size = 0
+        if self.pusher is not None:
+            body = await asyncio.to_thread(snapshot.to_json)
+            size = len(body)
+            self.pusher.offer(snapshot.version, body)
         try:
             tables = await asyncio.to_thread(Tables, snapshot, self.secret)
         except SnapshotRefused as refused:
@@ -123,11 +131,6 @@ class Worker:
             return
         self.recorder.configure(snapshot.api.durability, snapshot.api.on_full)
         self.serving.swap(tables)
-        size = 0
-        if self.pusher is not None:
-            body = await asyncio.to_thread(snapshot.to_json)
-            size = len(body)
-            self.pusher.offer(snapshot.version, body)
         self.observe(
             observation(
                 Event.SNAPSHOT_APPLIED,
