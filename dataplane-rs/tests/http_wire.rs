@@ -1,7 +1,6 @@
 //! What is not quite HTTP, too large or too slow, on raw sockets; no database is needed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 mod http_support;
-#[allow(dead_code)]
 mod postgres_server;
 use http_support::*;
 use std::time::Duration;
@@ -111,7 +110,7 @@ fn bodies_come_in_all_ways() {
     }
     assert_eq!(wire.answer().code(), "body_too_large");
     let mut wire = plane.connect();
-    wire.send(&format!("POST /q/write HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n"));
+    wire.send("POST /q/write HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999\r\n\r\n");
     assert_eq!(wire.answer().status, 401);
     // As large as may be: a faulty parameter of 1,000,000 characters.
     let mut wire = plane.connect();

@@ -323,12 +323,12 @@ def test_a_new_snapshot_is_served_and_a_bad_one_is_not(worker: Worker) -> None:
     until(lambda: worker.call("/q/echo?n=1")[0] == 200)
 
 
-def test_epochs_have_no_gaps_and_logs_no_payload(worker: Worker, server: Postgres) -> None:
+def test_epochs_have_no_gaps_and_logs_no_payload(worker: Worker) -> None:
     until(lambda: not worker.rows("SELECT 1 FROM open_runs"))
     for count, highest in worker.rows("SELECT count(*), max(seq) FROM runs GROUP BY epoch"):
         assert count == highest
     log = (worker.folder / "log").read_text()
-    for secret in (KEY, "SELECT", "generate_series", f":{server.port}", "postgresql://"):
+    for secret in (KEY, "SELECT", "generate_series", "127.0.0.1:5", "postgresql://"):
         assert secret not in log
     for line in log.splitlines():
         assert json.loads(line)["event"]

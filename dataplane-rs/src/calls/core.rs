@@ -18,6 +18,7 @@ use crate::http::server::Worker;
 use crate::lanes::database::{Database, LaneError, Link};
 use crate::lanes::standing::Standing;
 use crate::observe::meter::Meter;
+use crate::observe::{Observation, Observer};
 use crate::params::{self, BindError, Bound, url};
 use crate::plan::backend::Backend;
 use crate::plan::snapshot::{OnFull, Returns};
@@ -79,6 +80,8 @@ pub struct Core {
     pub spool_failed: bool,
     /// The thread's counters.
     pub meter: Arc<Meter>,
+    /// What happens is reported there.
+    pub observer: Arc<Observer>,
     spool_full: bool,
     reject_when_full: bool,
     threads: usize,
@@ -113,7 +116,8 @@ enum Lane {
 
 impl Core {
     /// Without plans.
-    pub fn new(recorder: Recorder, threads: usize, limits: &Limits, meter: Arc<Meter>) -> Self {
+    pub fn new(recorder: Recorder, threads: usize, limits: &Limits, observer: Arc<Observer>) -> Self {
+        let meter = observer.meter();
         Self {
             plan: None,
             desk: Desk::new(recorder, meter.clone()),
@@ -122,6 +126,7 @@ impl Core {
             late: Vec::new(),
             spool_failed: false,
             meter,
+            observer,
             spool_full: false,
             reject_when_full: true,
             threads,
@@ -388,6 +393,7 @@ impl Core {
             && let Some(database) = self.databases.get_mut(at)
         {
             database.want();
+            self.observer.report(&Observation::QueryPromoted { query: query.name.clone() });
         }
     }
 }

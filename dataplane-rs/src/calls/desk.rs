@@ -96,7 +96,8 @@ pub struct Desk {
     unnamed: Arc<Names>,
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<Call>>,
-    meter: Arc<Meter>,
+    /// The thread's counters.
+    pub meter: Arc<Meter>,
 }
 
 impl Desk {

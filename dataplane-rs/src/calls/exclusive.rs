@@ -276,11 +276,14 @@ impl Exclusive {
         bytes += self.end(&mut body, ended.code);
         let cost = self.cost(ended.database_us);
         let (rows, status) = (body.shown, if ended.code == Some(Code::ClientClosed) { 499 } else { 200 });
-        let began = self.call.began;
+        let (began, lost) = (self.call.began, self.signal.lost.get());
         let call = self.call;
         self.worker.tell(ticket, |core, _| {
             let Desk { clock, recorder, .. } = &mut core.desk;
             let code = ended.code.map_or("", Code::name);
+            if lost {
+                return core.desk.closed(call, Code::SpoolFull.status());
+            }
             recorder.close(
                 run,
                 &Close {
@@ -318,7 +321,7 @@ impl Exclusive {
                 length: Length::Streamed { trailers: json },
                 coding,
             };
-            response::success(call.form, &core.desk.date, answer, output.part());
+            response::success(call.form, &core.desk.date, answer, output.begin());
             Some((run, Body::new(packer, json)))
         })
     }

@@ -19,6 +19,8 @@ use tokio::sync::Notify;
 pub struct Signal {
     /// It has left: nobody reads an answer.
     pub gone: Cell<bool>,
+    /// The run of its stream's beginning could not be recorded: there is none to close.
+    pub lost: Cell<bool>,
     /// Something changed: it left, took output, or an answer was given.
     pub changed: Notify,
 }
@@ -71,6 +73,8 @@ pub struct Client {
     pub signal: Option<Rc<Signal>>,
     /// The end came: nothing more is read or written.
     pub gone: bool,
+    /// Bare answers given.
+    pub malformed: u64,
     /// Requests stand in `input` that could not be taken yet.
     pub blocked: bool,
     input: Vec<u8>,
@@ -100,6 +104,7 @@ impl Client {
             task,
             signal: None,
             gone: false,
+            malformed: 0,
             blocked: false,
             input: Vec::new(),
             need: 0,
@@ -309,6 +314,7 @@ impl Client {
         self.output.end_with(number);
         self.output.answer(number, |out| out.extend_from_slice(response::bare(status)));
         (self.need, self.chunked) = (0, None);
+        self.malformed += 1;
     }
 
     /// Ends what takes too long; true when the connection is to be looked after now.

@@ -22,6 +22,29 @@ pub struct Output {
     last: Option<u32>,
     /// The newest answer is to be the last.
     retiring: bool,
+    stream: Stream,
+}
+
+/// The answer whose turn it is, if it comes in parts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stream {
+    #[default]
+    None,
+    /// Its head was written since the last commit.
+    Fresh,
+    /// Its head is recorded.
+    Recorded,
+}
+
+/// What taking back has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Retracted {
+    /// The connection ends with another answer.
+    Replaced,
+    /// So it does; a stream's head was among what was taken back.
+    StreamLost,
+    /// A stream is in its middle: the connection can only be cut.
+    Cut,
 }
 
 /// An empty buffer above this is given back, bytes.
@@ -108,6 +131,12 @@ impl Output {
         }
     }
 
+    /// A stream begins: its turn must have come.
+    pub fn begin(&mut self) -> &mut Vec<u8> {
+        self.stream = Stream::Fresh;
+        &mut self.bytes
+    }
+
     /// Bytes of a stream whose turn it is, or of something before any answer (`100 Continue`).
     pub fn part(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
@@ -117,6 +146,7 @@ impl Output {
     #[inline]
     pub fn close(&mut self, number: u32) {
         debug_assert_eq!(number, self.answered);
+        self.stream = Stream::None;
         self.answered = self.answered.wrapping_add(1);
         while !self.early.is_empty() && !self.ended() {
             let Some(at) = self.early.iter().position(|(number, _)| *number == self.answered) else { break };
@@ -130,6 +160,9 @@ impl Output {
     #[inline]
     pub fn commit(&mut self) -> u64 {
         self.committed = self.bytes.len();
+        if self.stream == Stream::Fresh {
+            self.stream = Stream::Recorded;
+        }
         self.base + self.committed as u64
     }
 
@@ -140,14 +173,17 @@ impl Output {
         self.released = self.released.max(end.min(self.committed));
     }
 
-    /// Takes back what was not committed and ends the connection with `last` in its place. `last` is
-    /// empty when a stream had begun, which can only be cut.
-    pub fn retract(&mut self, last: &[u8]) {
+    /// Takes back what was not committed and ends the connection with `last` in its place.
+    pub fn retract(&mut self, last: &[u8]) -> Retracted {
+        if self.stream == Stream::Recorded {
+            return Retracted::Cut;
+        }
         self.bytes.truncate(self.committed);
         self.early.clear();
         self.bytes.extend_from_slice(last);
         self.answered = self.asked;
         self.last = Some(self.asked.wrapping_sub(1));
+        if std::mem::take(&mut self.stream) == Stream::None { Retracted::Replaced } else { Retracted::StreamLost }
     }
 
     /// Bytes that may leave now.
@@ -213,9 +249,26 @@ mod tests {
         output.answer(b, |out| out.push(b'b'));
         output.release(position);
         assert_eq!(output.pending(), b"a");
-        output.retract(b"x");
+        assert_eq!(output.retract(b"x"), Retracted::Replaced);
         assert!(output.ended());
         assert_eq!(text(&mut output), b"ax");
+    }
+
+    #[test]
+    fn a_stream_is_taken_back_only_before_its_head_is_recorded() {
+        let mut output = Output::default();
+        output.ask();
+        output.begin().push(b'1');
+        assert_eq!(output.retract(b"x"), Retracted::StreamLost);
+        assert_eq!(text(&mut output), b"x");
+        let mut output = Output::default();
+        let a = output.ask();
+        output.begin().push(b'1');
+        output.commit();
+        output.part().push(b'2');
+        assert_eq!(output.retract(b"x"), Retracted::Cut);
+        output.close(a);
+        assert_eq!(text(&mut output), b"12");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! IO: the listener, the clients' sockets. May reject: connections beyond the bound.
 use super::client::{Body, Client, Taken};
 use super::head::Head;
-use super::output::Output;
+use super::output::{Output, Retracted};
 use crate::calls::call::{Call, Ticket};
 use crate::calls::core::{Admitted, Core};
 use crate::calls::desk::Outputs;
@@ -134,7 +134,7 @@ async fn run(settings: Settings) -> std::io::Result<u64> {
     let synced = recorder.synced();
     let listener = TcpListener::from_std(listener)?;
     let worker = Rc::new(Worker {
-        core: RefCell::new(Core::new(recorder, threads, &limits, observer.meter())),
+        core: RefCell::new(Core::new(recorder, threads, &limits, observer.clone())),
         clients: RefCell::default(),
         dirty: RefCell::default(),
         mailbox: RefCell::default(),
@@ -260,7 +260,11 @@ impl Worker {
             let Some(client) = clients.get_mut(id as usize) else { continue };
             client.dirty = false;
             if recorded.is_err() {
-                client.output.retract(core.unrecorded());
+                match client.output.retract(core.unrecorded()) {
+                    Retracted::Replaced => {}
+                    Retracted::StreamLost => client.signal().lost.set(true),
+                    Retracted::Cut => client.gone = true,
+                }
             }
             let position = client.output.commit();
             if disk {
@@ -415,6 +419,7 @@ fn take(worker: &Worker, id: u32, client: &mut Client, data: &[u8], started: &mu
             }
         }
     });
+    core.meter.malformed.add(std::mem::take(&mut client.malformed));
     if client.output.backlog() != written && !std::mem::replace(&mut client.dirty, true) {
         worker.dirty.borrow_mut().push(id);
     }
@@ -430,14 +435,14 @@ async fn drive(worker: Rc<Worker>) {
             *worker.driver.borrow_mut() = Some(cx.waker().clone());
         }
         {
-            let Core { desk, databases, standings, .. } = &mut *worker.core.borrow_mut();
+            let Core { desk, databases, standings, observer, .. } = &mut *worker.core.borrow_mut();
             let mut clients = worker.clients.borrow_mut();
             let mut dirty = worker.dirty.borrow_mut();
             let mut scratch = worker.lane_scratch.borrow_mut();
             desk.tick();
             let now = desk.clock.now;
             let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
-            let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut scratch };
+            let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut scratch, observer };
             for letter in worker.mailbox.borrow_mut().drain(..) {
                 if let Some(database) = databases.get_mut(letter.database) {
                     database.connected_to(letter.lane, letter.result, &mut hands);
@@ -499,11 +504,11 @@ impl Worker {
     fn sweep_databases(&self) -> bool {
         let mut escaped = Vec::new();
         let busy = {
-            let Core { desk, databases, standings, .. } = &mut *self.core.borrow_mut();
+            let Core { desk, databases, standings, observer, .. } = &mut *self.core.borrow_mut();
             let (mut clients, mut dirty) = (self.clients.borrow_mut(), self.dirty.borrow_mut());
             desk.tick();
             let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
-            let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut [] };
+            let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut [], observer };
             databases.iter_mut().fold(false, |busy, (_, database)| database.sweep(&mut hands) | busy)
         };
         self.wake();

@@ -7,8 +7,10 @@ use super::standing::{SLOW_US, Standing};
 use crate::calls::call::Call;
 use crate::calls::desk::{Cost, Desk, Outputs, lane_rows};
 use crate::codes::Code;
+use crate::engine::Failure;
 use crate::engine::postgres::lane::{Answer, Broken, Pipeline};
 use crate::engine::postgres::{ConnectError, Connection, Permit};
+use crate::observe::{Observation, Observer};
 use crate::plan::backend::Backend;
 use bytes::Buf;
 use std::io::ErrorKind;
@@ -47,6 +49,8 @@ pub struct Hands<'a, O> {
     pub escaped: &'a mut Vec<Box<Call>>,
     /// Room to read into.
     pub scratch: &'a mut [u8],
+    /// What happens is reported there.
+    pub observer: &'a Observer,
 }
 
 /// Why a lane has no connection.
@@ -227,6 +231,9 @@ impl Database {
         lane.connecting = false;
         match result {
             Ok(link) => {
+                if self.refused {
+                    hands.observer.report(&Observation::DatabaseUp { connection: self.backend.plan.name.as_str().into() });
+                }
                 lane.attempts = 0;
                 if lane.connection.is_some() {
                     lane.successor = Some(link);
@@ -248,7 +255,10 @@ impl Database {
                     hands.escaped.extend(std::iter::from_fn(|| self.queue.pop()));
                     return;
                 }
-                self.refused = true;
+                if !std::mem::replace(&mut self.refused, true) {
+                    let connection = self.backend.plan.name.as_str().into();
+                    hands.observer.report(&Observation::DatabaseDown { connection, reason: reason(&error) });
+                }
                 if self.is_down(now) {
                     self.refuse_all(hands);
                 }
@@ -293,7 +303,7 @@ impl Database {
             let silence = now.saturating_duration_since(lane.heard);
             lane.heard = now;
             if silence.as_micros() as u64 > SLOW_US && !lane.pipeline.is_empty() {
-                suspect(&mut lane.pipeline, hands.standings);
+                suspect(&mut lane.pipeline, hands.standings, hands.observer);
             }
             let scratch = std::mem::take(&mut hands.scratch);
             let data = scratch.get(..count).unwrap_or_default();
@@ -461,6 +471,12 @@ impl<O: Outputs> Hands<'_, O> {
         self.desk.refuse(call, code, cost, output);
     }
 
+    fn demoted(&self, call: &Call, reason: &'static str) {
+        if let Some(query) = call.query() {
+            self.observer.report(&Observation::QueryDemoted { query: query.name.clone(), reason });
+        }
+    }
+
     fn standing(&mut self, call: &Call) -> Option<&mut Standing> {
         let query = call.query()?;
         self.standings.get_mut(query.slot as usize).filter(|standing| standing.version == query.version_id)
@@ -479,25 +495,36 @@ fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queue: &mut Fai
     match answer {
         Answer::Rows(rows) => {
             let cost = cost(&call, now);
-            if let Some(standing) = hands.standing(&call) {
-                standing.seen(rows.size(), cost.database_us);
+            if let Some(standing) = hands.standing(&call)
+                && standing.seen(rows.size(), cost.database_us)
+            {
+                hands.demoted(&call, "large");
             }
             let output = hands.outputs.find(call.ticket);
             hands.desk.rows(call, lane_rows(rows), cost, output);
         }
         Answer::Failed(failure) => {
+            if failure == Failure::Stale
+                && let Some(query) = call.query()
+            {
+                hands.observer.report(&Observation::PlanStale { query: query.name.clone() });
+            }
             let cost = cost(&call, now);
             let output = hands.outputs.find(call.ticket);
             hands.desk.refuse(call, failure.code(), cost, output);
         }
         Answer::Slow => {
-            if let Some(standing) = hands.standing(&call) {
+            if let Some(standing) = hands.standing(&call)
+                && standing.shared()
+            {
                 standing.demote();
+                hands.demoted(&call, "timeout");
             }
             hands.escaped.push(call);
         }
         Answer::Again => {
             call.sent_times = call.sent_times.saturating_add(1);
+            hands.desk.meter.retries.add(1);
             if call.deadline <= now {
                 hands.refuse(call, Code::QueryTimeout);
             } else if call.sent_times >= SENT_AT_MOST {
@@ -509,19 +536,36 @@ fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queue: &mut Fai
     }
 }
 
+/// Why there is no connection, in a word that shows no host.
+fn reason(error: &LaneError) -> &'static str {
+    match error {
+        LaneError::NoRoom => "no_room",
+        LaneError::Connect(error) if error.is_credentials() => "credentials",
+        LaneError::Connect(error) if error.is_full() => "server_full",
+        LaneError::Connect(ConnectError::Timeout) => "timeout",
+        LaneError::Connect(ConnectError::Unresolved) => "unresolved",
+        LaneError::Connect(ConnectError::Target(_)) => "url",
+        LaneError::Connect(ConnectError::Tls(_) | ConnectError::NoTls | ConnectError::Handshake) => "tls",
+        LaneError::Connect(_) => "unreachable",
+    }
+}
+
 /// A flush brought nothing for long: its only query moves out; of several, those that are always near.
-fn suspect(pipeline: &mut Pipeline<Box<Call>>, standings: &mut [Standing]) {
-    let mut slots: Vec<u32> = pipeline.calls().filter_map(|(call, _)| call.query().map(|query| query.slot)).collect();
+fn suspect(pipeline: &mut Pipeline<Box<Call>>, standings: &mut [Standing], observer: &Observer) {
+    let mut slots: Vec<(u32, Arc<str>)> =
+        pipeline.calls().filter_map(|(call, _)| call.query().map(|query| (query.slot, query.name.clone()))).collect();
     slots.sort_unstable();
     slots.dedup();
     let alone = slots.len() == 1;
-    for slot in slots {
-        if let Some(standing) = standings.get_mut(slot as usize) {
-            if alone {
-                standing.demote();
-            } else {
-                standing.suspect();
-            }
+    for (slot, query) in slots {
+        let Some(standing) = standings.get_mut(slot as usize).filter(|standing| standing.shared()) else { continue };
+        if alone {
+            standing.demote();
+        } else {
+            standing.suspect();
+        }
+        if !standing.shared() {
+            observer.report(&Observation::QueryDemoted { query, reason: "slow" });
         }
     }
 }

@@ -64,14 +64,18 @@ impl Standing {
         out
     }
 
-    /// A shared answer: its size, and the time of its flush until then.
+    /// A shared answer: its size, and the time of its flush until then. True when this moves the query out.
     #[inline]
-    pub fn seen(&mut self, bytes: usize, flush_us: u64) {
+    pub fn seen(&mut self, bytes: usize, flush_us: u64) -> bool {
         if bytes > LARGEST {
+            let out = self.shared;
             self.demote();
-        } else if flush_us < SLOW_US {
+            return out;
+        }
+        if flush_us < SLOW_US {
             self.suspicion = self.suspicion.saturating_sub(1);
         }
+        false
     }
 }
 
@@ -114,8 +118,8 @@ mod tests {
         for _ in 0..3 {
             out += u32::from(guilty.suspect());
             innocent.suspect();
-            (0..8).for_each(|_| innocent.seen(10, 10));
-            guilty.seen(10, SLOW_US);
+            (0..8).for_each(|_| assert!(!innocent.seen(10, 10)));
+            assert!(!guilty.seen(10, SLOW_US));
         }
         assert_eq!((out, guilty.shared(), innocent.shared()), (1, false, true));
     }
