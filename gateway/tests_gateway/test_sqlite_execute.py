@@ -194,6 +194,15 @@ async def test_writes_commit_or_roll_back(executor: SqliteExecutor, plan: Connec
     assert count() == 1049
 
 
+async def test_foreign_keys_hold(executor: SqliteExecutor, plan: ConnectionPlan, database: Path) -> None:
+    with sqlite3.connect(database) as connection:
+        connection.execute("CREATE TABLE parts (id INTEGER PRIMARY KEY, thing INTEGER NOT NULL REFERENCES things (id))")
+    connection.close()
+    sql = "INSERT INTO parts (thing) VALUES (?1)"
+    assert (await answer(executor, ask(plan, sql, "", b"i1", write=True)))[1].affected == 1
+    assert await failure(executor, ask(plan, sql, "", b"i99999", write=True)) is Failure.CONSTRAINT
+
+
 async def test_a_locked_database_times_out(executor: SqliteExecutor, plan: ConnectionPlan, database: Path) -> None:
     other = apsw.Connection(str(database))  # locks of two SQLite libraries in one process do not see each other
     other.execute("BEGIN EXCLUSIVE")

@@ -157,6 +157,7 @@ fn open_file(stamp: &Stamp, write: bool) -> rusqlite::Result<Connection> {
     let connection = Connection::open_with_flags(&stamp.path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     connection.busy_handler(Some(wait_for_lock))?;
     connection.pragma_update(None, "trusted_schema", false)?;
+    connection.pragma_update(None, "foreign_keys", true)?; // off by default in some builds
     if !write {
         connection.pragma_update(None, "query_only", true)?;
     }

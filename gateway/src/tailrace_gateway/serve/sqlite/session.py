@@ -59,6 +59,7 @@ class Session:
             )
             connection.set_busy_timeout(round(BUSY_LIMIT_S * 1000))
             connection.pragma("trusted_schema", False)
+            connection.pragma("foreign_keys", True)  # off by default in some builds
             if not write:
                 connection.pragma("query_only", True)
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
