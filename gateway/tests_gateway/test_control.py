@@ -50,7 +50,7 @@ spec: {{queryApiRef: {{name: shop}}, role: all, suspended: {str(suspended).lower
 
 
 def state(text: str) -> ResourceState:
-    good, findings = merge(Good(), [read_file("f.yaml", text)])
+    good, findings = merge(Good(), [read_file("f.yaml", text)[0]])
     found = ResourceState(good.resources, findings)
     return ResourceState(good.resources, findings, {ref: "0" * 63 + str(n) for n, ref in enumerate(sorted(found.api_keys))})
 

@@ -230,3 +230,25 @@ async def test_a_changed_secret_or_key_file_is_a_change(folder: Path, tmp_path: 
     third = await _next(states)
     assert third.digests == {Ref("default", "k"): keys.digest("another-key-of-some-length")}
     await states.aclose()  # type: ignore[attr-defined]
+
+
+def test_a_document_that_cannot_be_parsed_does_not_keep_its_neighbours_from_changing(folder: Path, source: FileSource) -> None:
+    file = folder / "all.yaml"
+    file.write_text(api(1) + "---" + key("a") + "---" + key("b"))
+    source.read()
+    file.write_text(api(2).replace("spec:", "spec:\n\t") + "---" + key("a", suspended="true"))
+    state = source.read()
+    assert sql(state) == "SELECT 1 AS x", "the last good form of what can't be parsed"
+    assert state.api_keys[Ref("default", "a")].spec.suspended, "a narrowed grant applies at once"
+    assert Ref("default", "b") in state.api_keys, "what the unreadable document may be holds on"
+    assert state.findings[0].where.endswith("all.yaml:6:1")
+    file.write_text(api(1) + "---" + key("a").replace("role", "rolle"))
+    assert [each.where.rpartition("/")[2] for each in source.read().findings] == ["all.yaml:14:1", "all.yaml:14:35"]
+
+
+def test_lines_move_with_what_stands_above_them(folder: Path, source: FileSource) -> None:
+    file = folder / "all.yaml"
+    file.write_text(api() + "---" + key().replace("role", "rolle"))
+    before = source.read().findings[0].line
+    file.write_text("# one\n# two\n" + file.read_text())
+    assert source.read().findings[0].line == before + 2

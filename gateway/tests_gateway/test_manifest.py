@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tailrace_gateway.resources import manifest
-from tailrace_gateway.resources.manifest import locate, read_manifests
+from tailrace_gateway.resources.manifest import chunks, locate, read_manifests
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
 
@@ -113,3 +113,32 @@ def test_any_text_gives_documents_or_errors_with_a_place(text: str) -> None:
 def test_a_long_text_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifest, "SIZE_LIMIT_BYTES", 10)
     assert read_manifests("a: 1\n" * 10)[1][0].message == "the file is over 16 MiB"
+
+
+@given(
+    st.lists(
+        st.sampled_from(["---", "--- ", "----", " ---", "a: 1", "b: |", "  ---", "  text", "'x", "# c", "...", "%YAML 1.2", ""]),
+        max_size=12,
+    )
+)
+def test_the_parts_of_a_text_are_the_text_and_know_their_lines(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    parts = chunks(text)
+    assert "".join(part for _, part in parts) == text
+    at = 0
+    for before, part in parts:
+        assert before == text.count("\n", 0, at)
+        at += len(part)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a: 1\n", "b: |\n  ---\n  x\n", "c: [1,\n  2]\n", "d: 'x\n\n  y'\n", "# nothing\n", "e: >-\n  ---\n"]), max_size=6
+    )
+)
+def test_reading_by_parts_is_reading_the_whole(documents: list[str]) -> None:
+    text = "---\n".join(documents)
+    whole, errors = read_manifests(text)
+    assert not errors
+    by_parts = [(each.value, each.line + before) for before, part in chunks(text) for each in read_manifests(part)[0]]
+    assert by_parts == [(each.value, each.line) for each in whole]

@@ -78,7 +78,9 @@ def keyless(state: ResourceState, api: QueryAPI) -> tuple[RefusedUnit, ...]:
         key = state.api_keys[ref]
         if ref.namespace == api.metadata.namespace and key.spec.query_api_ref.name == api.metadata.name:
             origin = state.origin(Kind.API_KEY, ref)
-            found.append(RefusedUnit("key", str(ref), "missing_secret", why, role=key.spec.role, place=f"{origin.file}:{origin.line}:1"))
+            found.append(
+                RefusedUnit("key", str(ref), "missing_secret", why, role=key.spec.role, place=f"{origin.file}:{origin.first_line}:1")
+            )
     return tuple(found)
 
 

@@ -116,7 +116,7 @@ def check(state: ResourceState, data: Path, wanted: Ref | None, compiler: Compil
     for ref, why in state.keyless.items():
         if state.api_keys[ref].spec.key_from is None or "missing" not in why:
             origin = state.held[f"ApiKey {ref}"].origin
-            checked.faults.append(Fault(f"{origin.file}:{origin.line}:1", why, "correct the Secret", f"ApiKey {ref}"))
+            checked.faults.append(Fault(f"{origin.file}:{origin.first_line}:1", why, "correct the Secret", f"ApiKey {ref}"))
     if online is not None:
         for api in apis:
             _compile(api, state, data, compiler, checked, online)

@@ -7,6 +7,7 @@ could hide a change; edits by rename are changes like others. Nothing here raise
 
 import asyncio
 import hashlib
+import os
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from tailrace_contract.findings import Finding
 from tailrace_contract.ids import Ref
 
 from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES
-from tailrace_gateway.resources.merging import FileReading, Good, merge, read_file
+from tailrace_gateway.resources.merging import FileReading, Good, Parts, merge, read_file
 from tailrace_gateway.resources.private import read_bounded
 from tailrace_gateway.resources.state import Located, ResourceState
 from tailrace_gateway.resources.vault import Vault
@@ -34,11 +35,12 @@ Signature = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A file as it was read: signature, digest of the content, and what stands in it."""
+    """A file as it was read: signature, digest of the content, what stands in it, and that by its parts."""
 
     signature: Signature
     digest: bytes
     reading: FileReading
+    parts: Parts
 
 
 class FileSource:
@@ -55,6 +57,7 @@ class FileSource:
         self._known: dict[str, Known] = {}
         self._good = Good()
         self._key_files: dict[Ref, tuple[Signature | None, str | ValueError]] = {}
+        self._watched: tuple[str, ...] = ()
 
     async def states(self) -> AsyncIterator[ResourceState]:
         """The state now, then one after each change, at most about half a second later."""
@@ -91,6 +94,7 @@ class FileSource:
         state = ResourceState(self._good.resources, findings, files=len(readings))
         if not self._keep:
             return state
+        self._watched = self._to_watch(state)
         return self._with_secrets(state)
 
     def _with_secrets(self, state: ResourceState) -> ResourceState:
@@ -101,6 +105,7 @@ class FileSource:
             findings.append(
                 Located("data directory", 1, 1, Finding((), f"Secrets can't be written ({error.strerror})", "make room or give access"))
             )
+        minted = False
         digests: dict[Ref, str] = {}
         keyless: dict[Ref, str] = {}
         for ref, key in state.api_keys.items():
@@ -109,7 +114,8 @@ class FileSource:
             held = self._key_files.get(ref)
             if held is None or signature is None or held[0] != signature:
                 try:
-                    result: str | ValueError = self._vault.digest(key)
+                    result: str | ValueError = self._vault.digest(key, sync=False)
+                    minted = minted or signature is None
                 except ValueError as error:
                     result = error
                 except OSError as error:
@@ -119,6 +125,8 @@ class FileSource:
                 digests[ref] = held[1]
             else:
                 keyless[ref] = str(held[1])
+        if minted:
+            os.sync()  # Once for all of them: ten thousand syncs take a minute.
         self._key_files = {ref: held for ref, held in self._key_files.items() if ref in digests or ref in keyless}
         secrets = self._vault.fingerprint(state.query_apis.values(), ())
         return ResourceState(state.held, tuple(findings), digests, keyless, secrets, state.files)
@@ -139,10 +147,10 @@ class FileSource:
         try:
             content = read_bounded(path, SIZE_LIMIT_BYTES)
             digest = hashlib.sha256(content).digest()
-            if known is not None and known.digest == digest and not known.reading.broken:
-                reading = known.reading
+            if known is not None and known.digest == digest:
+                reading, parts = known.reading, known.parts
             else:
-                reading = read_file(name, content.decode("utf-8-sig"))
+                reading, parts = read_file(name, content.decode("utf-8-sig"), known.parts if known is not None else None)
         except UnicodeDecodeError as error:
             line = error.object[: error.start].count(b"\n") + 1
             return FileReading(name, (), (Located(name, line, 1, Finding((), "not UTF-8 text", "save the file as UTF-8")),))
@@ -151,21 +159,21 @@ class FileSource:
         except ValueError:
             return FileReading(name, (), (Located(name, 1, 1, Finding((), "the file is over 16 MiB", "split it")),))
         if signature is not None:
-            self._known[name] = Known(signature, digest, reading)
+            self._known[name] = Known(signature, digest, reading, parts)
         return reading
 
     def _look(self) -> dict[str, Signature | None]:
         """Signatures of everything that a state depends on."""
-        names = {name: _signature(Path(name)) for name in self._files()}
+        names = {name: _signature(name) for name in self._files()}
         names.update({str(path): _signature(path) for path in self._paths})
-        if self._keep:
-            for held in self._good.resources.values():
-                resource = held.resource
-                if resource.kind == "QueryAPI":
-                    names.update({str(path): _signature(path) for path in self._vault.referred(resource)})
-                elif resource.kind == "ApiKey" and (path := self._vault.key_file(resource)) is not None:
-                    names[str(path)] = _signature(path)
+        names.update({name: _signature(name) for name in self._watched})
         return names
+
+    def _to_watch(self, state: ResourceState) -> tuple[str, ...]:
+        """Files besides the resources' own: what they refer to."""
+        paths = [path for api in state.query_apis.values() for path in self._vault.referred(api)]
+        paths += [path for key in state.api_keys.values() if (path := self._vault.key_file(key)) is not None]
+        return tuple(map(str, paths))
 
     def _racy(self, looked: dict[str, Signature | None]) -> bool:
         """Whether a file's content has to be compared although its signature is the same."""
@@ -184,9 +192,9 @@ def _listed(path: Path) -> Iterable[Path]:
         return []
 
 
-def _signature(path: Path) -> Signature | None:
+def _signature(path: Path | str) -> Signature | None:
     try:
-        stat = path.stat()
+        stat = os.stat(path)  # noqa: PTH116 (ten thousand times a second: no Path objects)
     except OSError:
         return None
     return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns

@@ -75,6 +75,32 @@ def read_manifests(text: str) -> tuple[list[Manifest], list[ManifestError]]:
     return found, errors
 
 
+_BOUNDARY = re.compile(r"^---(?=[ \t\r]|$)", re.MULTILINE)
+
+
+def chunks(text: str) -> list[tuple[int, str]]:
+    """The text cut before each `---` that begins a document, with how many lines stand before each part.
+
+    In YAML such a line can be nothing else, so a fault in one document leaves the others readable, and an unchanged document need
+    not be read again. Directives stay with their document.
+    """
+    starts = [match.start() for match in _BOUNDARY.finditer(text)]
+    if not starts or starts[0] > 0:
+        starts = [0, *starts]
+    found: list[tuple[int, str]] = []
+    line, held = 0, ""
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        part = held + text[start:end]
+        if not held and any(each.startswith("%") for each in part.splitlines()) and not part.startswith("---"):
+            held = part
+            continue
+        found.append((line, part))
+        line, held = line + part.count("\n"), ""
+    if held:
+        found.append((line, held))
+    return found
+
+
 class Locator:
     """Finds places in one text, which is composed once."""
 

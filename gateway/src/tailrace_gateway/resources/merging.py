@@ -1,6 +1,7 @@
 """What files say now, together with what held before, becomes what holds from now on ("last good, or refuse"). Pure.
 
-- A file that can't be read or parsed: everything that came from it holds on.
+- A file that can't be read: everything that came from it holds on. A document that can't be parsed: whatever the file held and does
+  not name now holds on, since the document may be any of it.
 - A document that is wrong: its last good form holds on; one that never had a good form is absent.
 - Whatever else changed applies at once, so that a fault in one place never keeps a key alive that was suspended in another.
 - Two documents of one name: neither is taken; the last good form holds on.
@@ -8,7 +9,7 @@
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 from tailrace_contract import rules
@@ -17,7 +18,7 @@ from tailrace_contract.document import Resource, read
 from tailrace_contract.findings import Finding
 from tailrace_contract.resource import GROUP, Kind
 
-from tailrace_gateway.resources.manifest import read_manifests
+from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES, ManifestError, chunks, read_manifests
 from tailrace_gateway.resources.secretdoc import Secret, is_secret, read_secret
 from tailrace_gateway.resources.state import Held, Located, Origin
 
@@ -42,6 +43,18 @@ class FileReading:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What one part of a file (a document, rarely several) says, with lines counted from the part's own first."""
+
+    entries: tuple[Entry, ...]
+    errors: tuple[ManifestError, ...]
+
+
+Parts = dict[str, Part]
+"""By their text: a part that didn't change is not read again."""
+
+
+@dataclass(frozen=True, slots=True)
 class Good:
     """What holds: resources and Secrets by identity, each with its origin."""
 
@@ -49,17 +62,27 @@ class Good:
     secrets: Mapping[str, tuple[Secret, Origin]] = field(default_factory=dict)
 
 
-def read_file(file: str, text: str) -> FileReading:
-    """Parses and checks one file's text."""
+def read_file(file: str, text: str, known: Parts | None = None) -> tuple[FileReading, Parts]:
+    """Parses and checks one file's text; `known` and the second result are what it is made of, before and now."""
+    if len(text) > SIZE_LIMIT_BYTES:
+        return FileReading(file, (), (Located(file, 1, 1, Finding((), "the file is over 16 MiB", "split it")),)), {}
+    parts: Parts = {}
+    entries: list[Entry] = []
+    broken: list[Located] = []
+    for before, chunk in chunks(text):
+        part = parts.get(chunk) or (known or {}).get(chunk) or _part(chunk)
+        parts[chunk] = part
+        broken += [Located(file, e.line + before, e.column, Finding((), e.message, e.hint)) for e in part.errors]
+        entries += [replace(each, origin=replace(each.origin, file=file, before=before)) for each in part.entries]
+    return FileReading(file, tuple(entries), tuple(broken)), parts
+
+
+def _part(text: str) -> Part:
     manifests, errors = read_manifests(text)
     if errors:
-        return FileReading(file, (), tuple(Located(file, e.line, e.column, Finding((), e.message, e.hint)) for e in errors))
-    entries = []
-    for manifest in manifests:
-        origin = Origin(file, manifest.index, manifest.line, text)
-        if (entry := _entry(manifest.value, origin)) is not None:
-            entries.append(entry)
-    return FileReading(file, tuple(entries))
+        return Part((), tuple(errors))
+    found = (_entry(each.value, Origin("", each.index, each.line, text)) for each in manifests)
+    return Part(tuple(each for each in found if each is not None), ())
 
 
 def _entry(value: JsonValue, origin: Origin) -> Entry | None:
@@ -115,7 +138,7 @@ def merge(before: Good, readings: Iterable[FileReading]) -> tuple[Good, tuple[Lo
                 found.append(
                     Finding(
                         ("metadata", "name"),
-                        f"a second {entry.identity}: the first is in {first.file}:{first.line}",
+                        f"a second {entry.identity}: the first is in {first.file}:{first.first_line}",
                         "rename or remove one",
                     )
                 )

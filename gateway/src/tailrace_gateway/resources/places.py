@@ -1,4 +1,4 @@
-"""Where parts of documents stand, for many look-ups: each file's text is composed once. Pure; made anew for each state."""
+"""Where parts of documents stand, for many look-ups: each document's text is composed once. Pure; made anew for each state."""
 
 from tailrace_contract.findings import Path
 from tailrace_contract.resource import Document, Kind
@@ -21,8 +21,8 @@ class Places:
         if not origin.file:
             return ""
         if kind is Kind.API_KEY or not origin.text:
-            return f"{origin.file}:{origin.line}:1"
-        if origin.file not in self._locators:
-            self._locators[origin.file] = Locator(origin.text)
-        line, column = self._locators[origin.file].place(origin.index, path)
-        return f"{origin.file}:{line}:{column}"
+            return f"{origin.file}:{origin.first_line}:1"
+        if origin.text not in self._locators:
+            self._locators[origin.text] = Locator(origin.text)
+        line, column = self._locators[origin.text].place(origin.index, path)
+        return f"{origin.file}:{line + origin.before}:{column}"

@@ -10,8 +10,11 @@ def make_private_directory(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Puts a file in place at once: a reader sees the old content or the new, never a part. OSError when that fails."""
+def write_private(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Puts a file in place at once: a reader sees the old content or the new, never a part. OSError when that fails.
+
+    Without `sync` the caller sees to it that the content outlives a power loss.
+    """
     make_private_directory(path.parent)
     temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -19,7 +22,8 @@ def write_private(path: Path, content: bytes) -> None:
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.rename(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -21,16 +21,24 @@ from tailrace_gateway.resources.manifest import locate
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a document stands: file, position among the file's documents, first line, and the file's text at that time."""
+    """Where a document stands: its file, and within the part of the file that `text` is (`before` lines stand before it) its position and
+    first line."""
 
     file: str
     index: int = 0
     line: int = 1
     text: str = field(default="", repr=False, compare=False)
+    before: int = 0
+
+    @property
+    def first_line(self) -> int:
+        """The document's first line in the file."""
+        return self.line + self.before
 
     def place(self, path: Path) -> tuple[int, int]:
         """Line and column of a path within the document. Reads the text again: for messages only."""
-        return locate(self.text, self.index, path) if self.text else (self.line, 1)
+        line, column = locate(self.text, self.index, path) if self.text else (self.line, 1)
+        return line + self.before, column
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,10 +83,10 @@ class Vault:
         parts = [(name, name.split("/")) for name in names if isinstance(name, str)]
         return {name for name, split in parts if len(split) == 3 and not {"", ".", ".."} & set(split)}
 
-    def digest(self, key: ApiKey) -> str:
+    def digest(self, key: ApiKey, *, sync: bool = True) -> str:
         """SHA-256 of the key's text; a key with `secretName` is minted first if it has none yet, and kept from then on.
 
-        ValueError (a sentence without the text) when there is none or it is no key.
+        ValueError (a sentence without the text) when there is none or it is no key. `sync` as in `write_private`.
         """
         path = self.key_file(key)
         assert path is not None, "the resource's rules hold"
@@ -96,7 +96,7 @@ class Vault:
             if key.spec.secret_name is None:
                 raise ValueError("the Secret with the key is missing") from None
             text = keys.mint(os.urandom(keys.ENTROPY_BYTES))
-            write_private(path, text.encode("ascii") + b"\n")
+            write_private(path, text.encode("ascii") + b"\n", sync=sync)
         except (OSError, UnicodeDecodeError):
             raise ValueError("the file with the key can't be read as a key") from None
         return keys.digest(keys.read_key(text))
