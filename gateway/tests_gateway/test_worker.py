@@ -60,9 +60,9 @@ def query(name: str, sql: str, columns: tuple[ColumnPlan, ...], returns: Returns
     params = tuple(ParamPlan(name=n, type=ParamType.INTEGER, required=True) for n in more.pop("takes", ()))
     connection = more.get("connection", 0)
     statement = StatementPlan(sql=sql, params=tuple(range(len(params))), oids=(20,) * len(params) if connection == 0 else ())
-    fields: dict[str, Any] = {"timeout_ms": 60_000, "connection": 0, "params": params} | more
+    fields: dict[str, Any] = {"timeout_ms": 60_000, "connection": 0, "params": params, "statement": statement} | more
     version = hashlib.sha256(sql.encode()).hexdigest()[:16]
-    return QueryPlan(name=name, version=version, returns=returns, columns=columns, statement=statement, **fields)
+    return QueryPlan(name=name, version=version, returns=returns, columns=columns, **fields)
 
 
 STORED = (ColumnPlan(name="n", encoding=Encoding.STORAGE),)
@@ -79,6 +79,24 @@ def queries(oid: int) -> tuple[QueryPlan, ...]:
         query("fails", "SELECT (1000 / (n - $1))::int8 AS n FROM generate_series(1, 100000) n", (raw("n"),), Returns.MANY, takes=("n",)),
         query("add", "INSERT INTO notes (note) VALUES ($1::int8::text) RETURNING id", returning, takes=("n",), write=True),
         query("slow_add", "INSERT INTO notes (note) SELECT 'slow' FROM pg_sleep($1::float8)", (), Returns.NONE, takes=("n",), write=True),
+        query(
+            "listed",
+            "SELECT n::int8 AS n FROM generate_series(1, 5) n WHERE n = ANY($1)",
+            (raw("n"),),
+            Returns.MANY,
+            params=(ParamPlan(name="ids", type=ParamType.INTEGER, array=True, required=True),),
+            statement=StatementPlan(sql="SELECT n::int8 AS n FROM generate_series(1, 5) n WHERE n = ANY($1)", params=(0,), oids=(1016,)),
+        ),
+        query(
+            "moment",
+            "SELECT $1 AS t, $2 AS s",
+            (ColumnPlan(name="t", encoding=Encoding.TIMESTAMPTZ, type_oid=1184), text("s")),
+            params=(
+                ParamPlan(name="at", type=ParamType.TIMESTAMP, nullable=True),
+                ParamPlan(name="word", type=ParamType.STRING),
+            ),
+            statement=StatementPlan(sql="SELECT $1 AS t, $2 AS s", params=(0, 1), oids=(1184, 25)),
+        ),
         query("lite", "SELECT ?1 AS n", STORED, takes=("n",), connection=1),
     )
 
@@ -265,6 +283,37 @@ def test_a_large_answer_is_whole(worker: Worker) -> None:
     status, body, run_id = worker.call("/q/wide?n=2000&format=ndjson")
     assert (status, len(body)) == (200, 2000 * 10_009 + len('{"$complete":{"rows":2000,"truncated":false}}\n'))
     assert worker.run(run_id) == (200, "", 2000, len(body))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "body"),
+    [
+        ("at=2026-01-31T09:30:00%2B02:00", b'{"t":"2026-01-31T07:30:00Z","s":null}'),  # case 15: an escaped plus
+        ("at=2026-01-31+09:30:00Z", b'{"t":"2026-01-31T09:30:00Z","s":null}'),  # a plus is a blank
+        ("", b'{"t":null,"s":null}'),  # case 16: NULL is null, not 1970
+        ("word=%27%3B+DROP+TABLE+notes%3B--+%22%5C", b'{"t":null,"s":"\'; DROP TABLE notes;-- \\"\\\\"}'),  # case 19
+    ],
+)
+def test_arguments_arrive_as_they_were_meant(worker: Worker, arguments: str, body: bytes) -> None:
+    assert worker.call(f"/q/moment?{arguments}")[:2] == (200, body)
+
+
+def test_an_unescaped_plus_before_an_offset_is_told(worker: Worker) -> None:
+    """Case 15: `+02:00` unescaped is a blank and a wrong timestamp: 422 names it."""
+    status, body, _ = worker.call("/q/moment?at=2026-01-31T09:30:00+02:00")
+    assert (status, json.loads(body)["errors"]) == (422, [{"pointer": "/at", "code": "type", "detail": "has the wrong type"}])
+
+
+def test_lists_and_what_is_missing(worker: Worker) -> None:
+    """Cases 17 and 18: one list style, an empty list gives no rows, a missing parameter never drops a predicate."""
+    assert worker.call("/q/listed?ids=1,3,5")[:2] == (200, b'[{"n":1},{"n":3},{"n":5}]')
+    assert worker.call("/q/listed?ids=")[:2] == (200, b"[]")
+    json_type = {"Content-Type": "application/json"}
+    assert worker.call("/q/listed", "POST", json_type, b'{"ids":[2,4]}')[:2] == (200, b'[{"n":2},{"n":4}]')
+    assert worker.call("/q/listed", "POST", json_type, b'{"ids":[]}')[:2] == (200, b"[]")
+    for path, code in (("/q/listed", "missing"), ("/q/listed?ids=1,x", "type"), ("/q/listed?ids=1&ids=2", "duplicate")):
+        status, body, _ = worker.call(path)
+        assert (status, json.loads(body)["errors"][0]["code"]) == (422, code)
 
 
 def test_idempotent_writes(worker: Worker) -> None:
