@@ -143,13 +143,16 @@ pub async fn connect(target: &Target, access: Access, deadline: Instant) -> Resu
     let mut last = ConnectError::Unsuitable;
     for attrs in rounds {
         for host in &hosts {
-            let addresses = match resolve(host, deadline, target.uri.connect_timeout).await {
+            let mut addresses = match resolve(host, deadline, target.uri.connect_timeout).await {
                 Ok(addresses) => addresses,
                 Err(error) => {
                     last = error;
                     continue;
                 }
             };
+            if target.uri.load_balance_hosts {
+                addresses.shuffle(&mut rand::rng());
+            }
             for address in addresses {
                 let limit = deadline.min(Instant::now() + target.uri.connect_timeout);
                 match timeout_at(limit, server(target, host, &address, access, attrs)).await.unwrap_or(Err(ConnectError::Timeout)) {

@@ -14,6 +14,7 @@ use crate::engine::{Ask, Event, Failure};
 use postgres_protocol::message::backend;
 use std::sync::Arc;
 use tokio::sync::mpsc::Sender;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
 
 /// Rows go to the caller in pieces of about this many bytes.
@@ -202,8 +203,9 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
     while member.owes() {
         let Some(Frame { tag, body }) = member.frame()? else {
             // What has come goes on before we wait for more.
+            consume_budget().await;
             if !member.poll()? {
-                pass_on(events, &mut count, &mut chunk, sent).await;
+                pass_on(events, &mut count, &mut chunk, sent).await?;
                 member.fill().await?;
             }
             continue;
@@ -261,7 +263,7 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
         }
         member.take(size);
         if chunk.len() >= CHUNK {
-            pass_on(events, &mut count, &mut chunk, sent).await;
+            pass_on(events, &mut count, &mut chunk, sent).await?;
         }
     }
     if failure.is_some() && fresh && !parsed {
@@ -270,17 +272,18 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
     match failure {
         Some(trouble) => Err(trouble),
         None => {
-            pass_on(events, &mut count, &mut chunk, sent).await;
+            pass_on(events, &mut count, &mut chunk, sent).await?;
             Ok(more)
         }
     }
 }
 
-/// Hands rows over; waits while the channel is full, and then the wire is not read. A caller who left is noticed elsewhere.
-async fn pass_on(events: &Sender<Event>, count: &mut u32, chunk: &mut Vec<u8>, sent: &mut bool) {
+/// Hands rows over; waits while the channel is full, and then the wire is not read.
+async fn pass_on(events: &Sender<Event>, count: &mut u32, chunk: &mut Vec<u8>, sent: &mut bool) -> Result<(), Trouble> {
     if *count > 0 {
         *sent = true;
         let rows = Event::Rows { count: std::mem::take(count), bytes: std::mem::take(chunk) };
-        _ = events.send(rows).await;
+        events.send(rows).await.map_err(|_| Trouble::Stop(Failure::Cancelled))?;
     }
+    Ok(())
 }

@@ -12,6 +12,7 @@ use postgres_protocol::message::{backend, frontend};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, timeout_at};
 
 /// One message at most, bytes: a longer row breaks the connection instead of the memory.
@@ -215,8 +216,9 @@ impl Member {
         }
     }
 
-    /// Waits for more bytes. Cancel safe.
+    /// Waits for more bytes, and lets others have a turn even if a fast server always has some. Cancel safe.
     pub async fn fill(&mut self) -> Result<(), Broken> {
+        consume_budget().await;
         match self.connection.transport.read_some(&mut self.connection.input, READ).await? {
             0 => Err(Broken::Lost),
             _ => Ok(()),

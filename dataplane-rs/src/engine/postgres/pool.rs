@@ -508,3 +508,27 @@ async fn janitor(pool: Weak<Shared>, budget: Arc<Budget>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_with_jitter_up_to_the_longest() {
+        let (limits, now) = (Limits::default(), Instant::now());
+        for _ in 0..50 {
+            let mut backoff = Backoff::default();
+            assert_eq!(backoff.paused(now), None);
+            for n in 0..40 {
+                backoff.failed(&limits, now);
+                let whole = Duration::from_millis(100).saturating_mul(1 << n.min(16)).min(Duration::from_secs(10));
+                let pause = backoff.paused(now).unwrap() - now;
+                assert!(pause >= whole / 2 && pause <= whole, "{n}: {pause:?}");
+            }
+            assert_eq!(backoff.paused(now + Duration::from_secs(11)), None);
+            backoff.worked();
+            assert_eq!(backoff.paused(now), None);
+        }
+    }
+}
