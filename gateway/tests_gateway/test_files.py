@@ -252,3 +252,15 @@ def test_lines_move_with_what_stands_above_them(folder: Path, source: FileSource
     before = source.read().findings[0].line
     file.write_text("# one\n# two\n" + file.read_text())
     assert source.read().findings[0].line == before + 2
+
+
+async def test_a_deleted_key_file_is_a_rotation(folder: Path, tmp_path: Path, source: FileSource) -> None:
+    (folder / "k.yaml").write_text(key())
+    states = source.states()
+    first = await _next(states)
+    file = tmp_path / "data" / "keys" / "default" / "k"
+    file.unlink()
+    second = await _next(states)
+    assert second.digests != first.digests
+    assert second.digests == {Ref("default", "k"): keys.digest(file.read_text().strip())}
+    await states.aclose()  # type: ignore[attr-defined]

@@ -14,6 +14,17 @@ Three kinds of `tailrace.dev/v1alpha1` say everything. The same YAML is read fro
 A field that is not listed here does not exist: it is refused, with a hint. **Bold** fields are required.
 
 Durations are a number and `ms`, `s`, `m`, `h` or `d`, added up: `500ms`, `1m30s`. Sizes are a whole number and `Ki`, `Mi`, `Gi` or `Ti`.
+## In files
+
+`tailrace run -f PATH …` reads files and directories (their `*.yaml`, `*.yml`, `*.json`, not what is below them). Other kinds of other groups are
+left alone. The namespace is `default` where none is given.
+
+- A `Secret` document (`stringData` or `data`) becomes private files below `--data DIR/secrets`; whatever mounts a file there itself needs no document.
+  A SQLite URL is `sqlite:///PATH`, relative to the working directory, or `sqlite:////PATH`.
+- The text of a key with `secretName` is minted into `DIR/keys/NAMESPACE/SECRETNAME` once and kept. To rotate it, delete the file.
+- A change is in force within a second. A document that is wrong keeps its last good form (or is absent, if it never had one) and everything else
+  goes on changing; a document that is removed is gone at once, and its key with it. A query that doesn't compile refuses alone.
+
 YAML is read strictly: what readers of YAML disagree about (plain `yes`, `010`, `1:30`, duplicate keys, `<<`) is an error with line and fix.
 """
 

@@ -79,6 +79,10 @@ def main() -> int:
     ]  # fmt: skip
     if given.no_data_plane or not build():
         command.append("--no-data-plane")
+    elif (built := Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "release" / "tailrace-dataplane").exists() and not os.environ.get(
+        "TAILRACE_DATAPLANE"
+    ):
+        command += ["--data-plane-binary", str(built)]  # Not a debug build that happens to be younger.
     running = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,

@@ -24,6 +24,8 @@ from tailrace_gateway.supervisor import Child, Supervisor
 DRAIN_S = 30
 """Calls under way may take this long when it ends; the same as the data plane's own default."""
 LOOK_S = 0.2
+SHOWN = 20
+"""Problems that are printed at once."""
 DEATHS = 5
 """A part that was restarted this often before anything was served will not get better by itself."""
 
@@ -215,16 +217,17 @@ class Narrator:
         live = sum(key["live"] for key in status["keys"])
         self._console.line(f"changed: {len(status['queries'])} queries, {live} keys in force, {len(status['refusals'])} refusals")
         self._problems(status)
+        if status["findings"] and not before["findings"]:
+            self._console.line("what was good last goes on being served")
         if before["findings"] and not status["findings"]:
             self._console.line("every file can be read again")
 
     def _problems(self, status: dict[str, Any]) -> None:
         """Says each problem when it is new."""
-        problems: set[str] = set()
         told: list[str] = []
         for finding in status["findings"]:
             fix = f" ({finding['hint']})" if finding["hint"] else ""
-            told.append(f"{finding['where']}: {finding['message']}{fix}; what was good last is served")
+            told.append(f"{finding['where']}: {finding['message']}{fix}")
         for unit in status["refusals"]:
             role = f" for role {unit['role']}" if unit["unit"] == "grant" else ""
             what = "query" if unit["unit"] == "grant" else unit["unit"]
@@ -232,11 +235,12 @@ class Narrator:
             place = f"{unit['place']}: " if unit["place"] else ""
             told.append(f"{place}{what} {unit['name']} is refused{role} ({unit['code']}){fix}")
         told += [f"warning: {text}" for text in status["warnings"]]
-        for text in told:
-            problems.add(text)
-            if text not in self._said:
-                self._console.line(self._console.paint(text, ink.YELLOW))
-        self._said = problems
+        news = [text for text in told if text not in self._said]
+        for text in news[:SHOWN]:
+            self._console.line(self._console.paint(text, ink.YELLOW))
+        if len(news) > SHOWN:
+            self._console.line(self._console.paint(f"and {len(news) - SHOWN} more: `tailrace check` lists them all", ink.YELLOW))
+        self._said = set(told)
 
 
 def _query(query: dict[str, Any]) -> tuple[str, ...]:
