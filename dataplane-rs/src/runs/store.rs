@@ -66,8 +66,22 @@ pub struct Cursor {
 /// What ids of one segment mean, as ids of the store's names.
 #[derive(Debug, Default)]
 pub struct SegmentNames {
-    queries: HashMap<u32, [i64; 3]>,
-    texts: HashMap<u32, i64>,
+    // By id: a recorder counts them up from 1.
+    queries: Vec<[i64; 3]>,
+    texts: Vec<i64>,
+}
+
+/// Ids that a segment may define. A recorder gets nowhere near; what claims more is damaged.
+const IDS_LIMIT: usize = 1 << 22;
+
+fn set<T: Clone + Default>(names: &mut Vec<T>, id: u32, value: T) {
+    let at = id as usize;
+    if at >= names.len() && at < IDS_LIMIT {
+        names.resize(at + 1, T::default());
+    }
+    if let Some(slot) = names.get_mut(at) {
+        *slot = value;
+    }
 }
 
 /// The open file.
@@ -126,6 +140,14 @@ struct Row<'a> {
     code: i64,
 }
 
+impl SegmentNames {
+    fn row<'a>(&self, record: Record<'a>) -> Row<'a> {
+        let text = |id: u32| self.texts.get(id as usize).copied().unwrap_or(0);
+        let query = self.queries.get(record.query as usize).copied().unwrap_or_default();
+        Row { query, key: text(record.key), code: text(record.code), record }
+    }
+}
+
 /// One transaction. After an error the store must be opened anew: what it remembers of names may have been rolled back.
 #[derive(Debug)]
 pub struct Batch<'a> {
@@ -166,31 +188,60 @@ fn name(transaction: &Transaction<'_>, names: &mut HashMap<Box<str>, i64>, text:
     Ok(id)
 }
 
-fn insert(statement: &mut CachedStatement<'_>, epoch: u64, row: &Row<'_>) -> Result<u64, StoreError> {
-    let r = &row.record;
-    let [query, version, connection] = row.query;
-    let inserted = statement.execute(params![
-        epoch as i64,
-        r.sequence as i64,
-        r.time_us as i64,
-        r.duration_us as i64,
-        r.queue_us,
-        r.database_us as i64,
-        query,
-        version,
-        row.key,
-        connection,
-        r.status,
-        row.code,
-        r.rows as i64,
-        r.bytes as i64,
-        r.batch,
-        r.trace.as_ref().map(|t| t.as_slice()),
-        r.client,
-        r.served_by,
-        r.params,
-    ])?;
-    Ok(inserted as u64)
+/// Places of `INSERT` that hold numbers, in order; trace is behind the batch, params at the end.
+const NUMBERS: [usize; 17] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 17, 18];
+const TRACE: usize = 16;
+const PARAMS: usize = 19;
+
+/// An INSERT under way. SQLite keeps bindings between executions, so only what differs from the run before is bound.
+struct Inserter<'a> {
+    statement: CachedStatement<'a>,
+    bound: [Option<i64>; NUMBERS.len()],
+    blank: bool,
+}
+
+impl<'a> Inserter<'a> {
+    fn new(transaction: &'a Transaction<'_>, sql: &str) -> Result<Self, StoreError> {
+        Ok(Self { statement: transaction.prepare_cached(sql)?, bound: [None; NUMBERS.len()], blank: false })
+    }
+
+    /// How many rows it added: none when the run is there already.
+    fn insert(&mut self, epoch: u64, row: &Row<'_>) -> Result<u64, StoreError> {
+        let r = &row.record;
+        let [query, version, connection] = row.query;
+        let numbers = [
+            epoch as i64,
+            r.sequence as i64,
+            r.time_us as i64,
+            r.duration_us as i64,
+            r.queue_us.into(),
+            r.database_us as i64,
+            query,
+            version,
+            row.key,
+            connection,
+            r.status.into(),
+            row.code,
+            r.rows as i64,
+            r.bytes as i64,
+            r.batch.into(),
+            r.client.into(),
+            r.served_by.into(),
+        ];
+        for ((place, number), bound) in NUMBERS.into_iter().zip(numbers).zip(&mut self.bound) {
+            if *bound != Some(number) {
+                self.statement.raw_bind_parameter(place, number)?;
+                *bound = Some(number);
+            }
+        }
+        let blank = r.trace.is_none() && r.params.is_none();
+        if !(blank && self.blank) {
+            self.statement.raw_bind_parameter(TRACE, r.trace.as_ref().map(|t| t.as_slice()))?;
+            self.statement.raw_bind_parameter(PARAMS, r.params)?;
+            self.blank = blank;
+        }
+        Ok(self.statement.raw_execute()? as u64)
+    }
 }
 
 impl Batch<'_> {
@@ -201,10 +252,10 @@ impl Batch<'_> {
                 for (id, text) in ids.iter_mut().zip([query, version, connection]) {
                     *id = name(&self.transaction, self.names, text)?;
                 }
-                names.queries.insert(*id, ids);
+                set(&mut names.queries, *id, ids);
             }
             Entry::Text { id, text } => {
-                names.texts.insert(*id, name(&self.transaction, self.names, text)?);
+                set(&mut names.texts, *id, name(&self.transaction, self.names, text)?);
             }
             Entry::Record(_) => {}
         }
@@ -222,29 +273,44 @@ impl Batch<'_> {
     /// Adds the records of one payload; raises `sequence` to the highest among them. `Ok(false)`: it ends with what can't be read,
     /// and the rest of it was left out.
     pub fn insert(&mut self, epoch: u64, payload: &[u8], names: &mut SegmentNames, sequence: &mut u64) -> Result<bool, StoreError> {
-        for entry in layout::entries(payload) {
+        let mut entries = layout::entries(payload);
+        let mut next = entries.next();
+        while let Some(entry) = next {
             match entry {
+                Ok(Entry::Record(record)) if record.kind == Kind::Run => {
+                    // Runs in a row share one statement.
+                    let mut inserter = Inserter::new(&self.transaction, INSERT)?;
+                    let mut record = record;
+                    next = loop {
+                        *sequence = (*sequence).max(record.sequence);
+                        self.counts.newest_us = self.counts.newest_us.max(record.time_us);
+                        self.counts.runs += inserter.insert(epoch, &names.row(record))?;
+                        match entries.next() {
+                            Some(Ok(Entry::Record(another))) if another.kind == Kind::Run => record = another,
+                            other => break other,
+                        }
+                    };
+                    continue;
+                }
                 Ok(Entry::Record(record)) => {
                     *sequence = (*sequence).max(record.sequence);
-                    self.record(epoch, record, names)?;
+                    self.record(epoch, names.row(record))?;
                 }
                 Ok(definition) => self.define(&definition, names)?,
                 Err(_) => return Ok(false),
             }
+            next = entries.next();
         }
         Ok(true)
     }
 
-    fn record(&mut self, epoch: u64, record: Record<'_>, names: &SegmentNames) -> Result<(), StoreError> {
-        let text = |id: u32| if id == 0 { 0 } else { names.texts.get(&id).copied().unwrap_or(0) };
-        let query = names.queries.get(&record.query).copied().unwrap_or_default();
-        let row = Row { query, key: text(record.key), code: text(record.code), record };
-        match record.kind {
+    fn record(&mut self, epoch: u64, row: Row<'_>) -> Result<(), StoreError> {
+        match row.record.kind {
             Kind::Run => self.run(epoch, &row),
             Kind::Open => {
-                let params = record.params.map(Into::into);
-                let opened = Opened { record: Record { params: None, ..record }, query: row.query, key: row.key, params };
-                self.opened.insert((epoch, record.sequence), opened);
+                let params = row.record.params.map(Into::into);
+                let opened = Opened { record: Record { params: None, ..row.record }, query: row.query, key: row.key, params };
+                self.opened.insert((epoch, row.record.sequence), opened);
                 Ok(())
             }
             Kind::Close => self.close(epoch, &row),
@@ -252,8 +318,7 @@ impl Batch<'_> {
     }
 
     fn run(&mut self, epoch: u64, row: &Row<'_>) -> Result<(), StoreError> {
-        let mut statement = self.transaction.prepare_cached(INSERT)?;
-        self.counts.runs += insert(&mut statement, epoch, row)?;
+        self.counts.runs += Inserter::new(&self.transaction, INSERT)?.insert(epoch, row)?;
         self.counts.newest_us = self.counts.newest_us.max(row.record.time_us);
         Ok(())
     }
@@ -330,10 +395,10 @@ impl Batch<'_> {
     pub fn commit(self) -> Result<Counts, StoreError> {
         let Self { transaction, opened, counts, .. } = self;
         if !opened.is_empty() {
-            let mut statement = transaction.prepare_cached(INSERT_OPEN)?;
+            let mut inserter = Inserter::new(&transaction, INSERT_OPEN)?;
             for ((epoch, _), Opened { record, query, key, params }) in opened {
                 let record = Record { params: params.as_deref(), ..record };
-                insert(&mut statement, epoch, &Row { record, query, key, code: 0 })?;
+                inserter.insert(epoch, &Row { record, query, key, code: 0 })?;
             }
         }
         transaction.commit()?;
