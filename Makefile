@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv demo lock fmt lint generate deny build test differential faults bench clean
+.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults bench clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -62,6 +62,17 @@ test: venv ## Every test that needs no cluster
 	cargo test --workspace
 	pytest
 
+FUZZ := PATH=$(TOOLS)/bin:$$PATH cargo +nightly fuzz
+SECONDS ?= 30
+
+fuzz: ## Every fuzz target for SECONDS=30, from its committed corpus (nightly toolchain); new inputs go into .fuzz/
+	@[ -x $(TOOLS)/bin/cargo-fuzz ] || cargo install -q --locked --root $(TOOLS) --target-dir $(TOOLS)/target cargo-fuzz@0.13.2
+	cd dataplane-rs && $(FUZZ) build --sanitizer none
+	@for target in $$(cd dataplane-rs && $(FUZZ) list); do \
+	  mkdir -p .fuzz/$$target && echo "fuzz $$target" && (cd dataplane-rs && $(FUZZ) run --sanitizer none $$target \
+	    $(CURDIR)/.fuzz/$$target fuzz/corpus/$$target -- -max_total_time=$(SECONDS) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1) || exit 1; \
+	done
+
 N ?= 5000
 SEED ?= 1
 ROUNDS ?= 20
@@ -76,4 +87,4 @@ bench: venv ## The figures of docs/performance.md, into .bench/
 	python -m tailrace_loadtest.bench --output .bench
 
 clean: ## Remove what was built here
-	rm -rf .venv .demo .tailrace .bench target
+	rm -rf .venv .demo .tailrace .bench .fuzz target dataplane-rs/fuzz/target
