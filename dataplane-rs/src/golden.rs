@@ -23,3 +23,9 @@ pub fn bytes(vector: &Value) -> Vec<u8> {
 pub fn hex(text: &str) -> Vec<u8> {
     (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
 }
+
+/// One file of vectors drawn at random, from the folder that TAILRACE_VECTORS names if it does.
+pub fn random(name: &str) -> Value {
+    let path = std::env::var_os("TAILRACE_VECTORS").map_or_else(|| folder().join("vectors/random"), PathBuf::from).join(name);
+    serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}

@@ -52,7 +52,12 @@ impl Scientific {
 
     fn shortest(value: f64) -> Self {
         let mut text = [0u8; 32];
-        Self::read(printed(&mut text, |room| write!(room, "{value:e}")))
+        let shortest = Self::read(printed(&mut text, |room| write!(room, "{value:e}")));
+        // Halfway between two such decimals PostgreSQL takes the even one, as rounding to a number of digits does.
+        let places = shortest.count.saturating_sub(1);
+        let mut text = [0u8; 32];
+        let rounded = Self::read(printed(&mut text, |room| write!(room, "{value:.places$e}")));
+        if rounded.value() == value { rounded } else { shortest }
     }
 
     /// The fewest digits strictly inside the interval. 17 always are.

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 use super::*;
-use crate::golden::{bytes, hex, vectors};
+use crate::golden::{bytes, hex, random, vectors};
 use crate::plan::snapshot::{ColumnPlan, Encoding, Mask, MaskPlan, Returns};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -51,6 +51,20 @@ fn values_as_the_vectors_say() {
         }
         assert_eq!(json.unwrap(), format!("{{\"v\":{}}}", vector["json"].as_str().unwrap()), "{vector}");
         assert_eq!(csv.unwrap(), format!("{}\r\n", vector["csv"].as_str().unwrap()), "{vector}");
+    }
+}
+
+#[test]
+fn random_values_as_python_writes_them() {
+    let key = MaskKey::derive(&std::array::from_fn(|n| u8::try_from(n).unwrap()));
+    for vector in random("values.json").as_array().unwrap() {
+        let mask = serde_json::from_value::<Option<Mask>>(vector["mask"].clone()).unwrap();
+        let masks: Vec<_> = mask.map(|mask| MaskPlan { column: 0, mask }).into_iter().collect();
+        let writer = RowWriter::compile(&[column(vector)], &masks, Some(&key)).unwrap();
+        let row = data_row(&[Some(&bytes(vector))]);
+        for (format, written) in [(Format::Json, &vector["row"]), (Format::Csv, &vector["line"])] {
+            assert_eq!(one(&writer, format, &row).ok().as_deref(), written.as_str(), "{vector}");
+        }
     }
 }
 

@@ -169,8 +169,17 @@ fn embedded(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
 fn storage(value: &[u8], quoted: bool, out: &mut Vec<u8>) -> Result<(), Malformed> {
     let (&tag, value) = value.split_first().ok_or(Malformed)?;
     match tag {
-        b'i' if quoted => string(value, out),
-        b'i' => digits(value, out),
+        b'i' => {
+            let absolute = value.strip_prefix(b"-").unwrap_or(value);
+            if absolute.is_empty() || !absolute.iter().all(u8::is_ascii_digit) {
+                return Err(Malformed);
+            }
+            let quote: &[u8] = if quoted { b"\"" } else { b"" };
+            out.extend_from_slice(quote);
+            out.extend_from_slice(value);
+            out.extend_from_slice(quote);
+            Ok(())
+        }
         b'r' => {
             let real = f64::from_be_bytes(value.try_into().map_err(|_| Malformed)?);
             if real.is_finite() {

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 use super::*;
-use crate::golden::{hex, vectors};
+use crate::golden::{hex, random, vectors};
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -65,7 +65,16 @@ fn check(spec: &Spec, bound: &Bound, case: &Value, values: &Value) {
 
 #[test]
 fn calls_as_the_vectors_say() {
-    for group in vectors("params.json").as_array().unwrap() {
+    calls(&vectors("params.json"));
+}
+
+#[test]
+fn random_calls_as_python_takes_them() {
+    calls(&random("params.json"));
+}
+
+fn calls(file: &Value) {
+    for group in file.as_array().unwrap() {
         let plans = declarations(&group["params"]);
         let bind = group["bind"].as_object().cloned().unwrap_or_default();
         for engine in [Engine::Postgres, Engine::Sqlite] {
@@ -104,7 +113,11 @@ fn declarations_and_bindings_as_the_vectors_say() {
 
 #[test]
 fn patterns_as_the_vectors_say() {
-    let file = vectors("patterns.json");
+    patterns(&vectors("patterns.json"));
+    patterns(&random("patterns.json"));
+}
+
+fn patterns(file: &Value) {
     for case in file["portable"].as_array().unwrap() {
         let pattern = case["pattern"].as_str().unwrap();
         let regex = pattern::compile(pattern).unwrap_or_else(|_| panic!("{pattern}"));

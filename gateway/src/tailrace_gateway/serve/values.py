@@ -228,12 +228,17 @@ def tag(value: Value) -> bytes:
             return b"b" + value
 
 
+_WHOLE = re.compile(rb"-?[0-9]{1,19}")
+
+
 def untag(value: bytes) -> Value:
     """A SQLite value from its DataRow form."""
     kind, rest = value[:1], value[1:]
     match kind:
         case b"i":
-            return int(_digits(rest))
+            if not _WHOLE.fullmatch(rest):
+                raise Malformed("not an integer")
+            return int(rest)
         case b"r" if len(rest) == 8:
             return float(struct.unpack(">d", rest)[0])
         case b"t":
