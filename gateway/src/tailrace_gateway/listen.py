@@ -8,12 +8,13 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tailrace_gateway.settings import Address
 
@@ -22,6 +23,7 @@ HEADERS_LIMIT = 100
 HEAD_DEADLINE_S = 10.0
 IDLE_S = 75
 BACKLOG = 1024
+BODY_SURELY_SHORTER = sys.maxsize // 2
 
 _BARE = {400: b"400 Bad Request", 408: b"408 Request Timeout", 431: b"431 Request Header Fields Too Large"}
 
@@ -93,6 +95,24 @@ class BareProtocol(HttpToolsProtocol):
         if lengths + codings > 1 or hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
             raise ValueError("not to be read in one way only")
         super().on_headers_complete()
+        if self.parser.get_http_version() == "1.0":
+            _end_by_closing(self.cycle)
+
+
+def _end_by_closing(cycle: RequestResponseCycle) -> None:
+    """HTTP/1.0 knows no chunks: a body without a length ends with the connection."""
+    send = cycle.send
+
+    async def unchunked(message: Any) -> None:
+        if message["type"] == "http.response.start":
+            known = any(name.lower() == b"content-length" for name, _ in message["headers"])
+            if not known and cycle.scope["method"] != "HEAD" and message["status"] != 204:
+                cycle.chunked_encoding, cycle.expected_content_length, cycle.keep_alive = False, sys.maxsize, False
+        elif cycle.expected_content_length > BODY_SURELY_SHORTER and not message.get("more_body", False):
+            cycle.expected_content_length = len(message.get("body", b""))
+        await send(message)
+
+    cycle.send = unchunked  # type: ignore[method-assign]
 
 
 class Server(uvicorn.Server):
