@@ -42,6 +42,12 @@ class DataPlaneGone(GatewayError):
     retry = True
 
 
+class RecorderLocked(GatewayError):
+    """Another process records into this data directory."""
+
+    code = "recorder_locked"
+
+
 class CredentialsMissing(GatewayError):
     """A connection's URL or certificate file cannot be read."""
 

@@ -2,7 +2,7 @@
 //! IO: its own connection, and a second one to cancel. May reject: broken connections and unreadable messages (`Broken`).
 use super::budget::Permit;
 use super::connect::{self, ConnectError, Connection};
-use super::session::{PINS, Standing};
+use super::session::{PINS, RESTORE, Standing};
 use super::statements::Statements;
 use super::target::Target;
 use super::wire::{self, Frame, ServerError, WireError};
@@ -65,6 +65,8 @@ pub struct Member {
     pub statements: Statements,
     /// Whether BEGIN, ROLLBACK and the like are prepared under their own names.
     pub own_prepared: bool,
+    /// Whether the statements of `prove` are.
+    proof_prepared: bool,
     out: BytesMut,
     /// ReadyForQuery that the server owes.
     owed: u32,
@@ -87,6 +89,7 @@ impl Member {
             target,
             statements: Statements::default(),
             own_prepared: false,
+            proof_prepared: false,
             out: BytesMut::new(),
             owed: 0,
             status: b'I',
@@ -344,8 +347,7 @@ impl Member {
             return true;
         }
         let deadline = Instant::now() + RECOVER;
-        let sql = self.target.settings.restore(self.connection.access);
-        if self.query(&sql).is_err() {
+        if self.prove().is_err() {
             return false;
         }
         // What we reset ourselves is reported, too; only what stands in the end counts.
@@ -365,6 +367,21 @@ impl Member {
         let read_only = rows.get(2).and_then(|row| wire::values(row).next()).flatten() == Some(b"on");
         standing.is_some_and(|standing| standing.unpinned.is_none() && self.target.settings.holds(&standing))
             && (read_only || self.connection.access == super::Access::ReadWrite)
+    }
+
+    /// Resets, then asks how the session stands and sets what `RESET ALL` does not know: three rows.
+    fn prove(&mut self) -> Result<(), Broken> {
+        self.query(RESTORE)?;
+        if !self.proof_prepared {
+            self.proof_prepared = true;
+            let (ask, enforce) = (self.target.settings.ask(), self.target.settings.enforce(self.connection.access));
+            self.parse("standing", &ask, &[])?;
+            self.parse("enforce", &enforce, &[])?;
+        }
+        self.run("standing", &[])?;
+        self.run("enforce", &[])?;
+        self.sync();
+        Ok(())
     }
 
     /// Opens one.

@@ -19,6 +19,10 @@ pub const PINS: [(&str, &str); 7] = [
 const READ_ONLY: &str = "default_transaction_read_only";
 const TIMEOUT: &str = "statement_timeout";
 
+/// Undoes what a statement may have left in a session of ours (all of DISCARD ALL but prepared statements). One row. `enforce` follows.
+pub const RESTORE: &str = "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES; \
+                           SELECT pg_catalog.pg_advisory_unlock_all()";
+
 /// What a session may do by default. Either kind can open an explicit transaction of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -118,17 +122,6 @@ impl Settings {
             items += &format!(", pg_catalog.set_config({}, {}, true)", escape_literal(name), escape_literal(value));
         }
         items
-    }
-
-    /// Undoes what a statement may have left in a session of ours (all of DISCARD ALL but prepared statements).
-    pub fn restore(&self, access: Access) -> String {
-        let read_only = if access == Access::ReadOnly { "SET default_transaction_read_only = on; " } else { "" };
-        format!(
-            "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES; {read_only}\
-             SELECT pg_catalog.pg_advisory_unlock_all(); {}; {}",
-            self.ask(),
-            self.enforce(access)
-        )
     }
 
     /// Whether the row of `ask` shows a session as we want it.

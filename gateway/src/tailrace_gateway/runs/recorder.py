@@ -2,20 +2,27 @@
 
 IO: `DIR/runs.sqlite` on a thread of its own, so that the event loop never waits; what arrives while a transaction is written goes into the
 next one together. Rejects with `RunsUnavailable` when the store takes nothing. One epoch for each start.
+
+Sequences have no gaps: a call whose run could not be stored got 503 `spool_full`, and just that is stored with the next transaction.
+Alone, it holds `DIR/recorder.lock`, as the data plane does when there is one: one process records into a directory.
 """
 
 import asyncio
+import fcntl
+import os
 import secrets
 import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace_contract.plan import Durability, OnFull
 from tailrace_contract.run import STORE_DDL, STORE_VERSION, ClientClass, Epoch, Run, Sequence, ServedBy, recorded_params
 
+from tailrace_gateway.errors import RecorderLocked
 from tailrace_gateway.observe import Event, Observer, observation
 from tailrace_gateway.serve.recording import RunsUnavailable
 
@@ -23,6 +30,8 @@ BUSY_S = 5.0
 """How long the store may be locked by its other writer."""
 QUEUE_LIMIT = 10_000
 """Runs that wait for a transaction; beyond it calls are refused."""
+OWED_LIMIT = 100_000
+"""Runs that are stored later because the store took nothing; beyond it they are lost, and `tailrace runs verify` lists them as missing."""
 
 _CLIENTS = {client: n for n, client in enumerate(ClientClass)}
 _SERVED_BY = {served: n for n, served in enumerate(ServedBy)}
@@ -40,11 +49,26 @@ class _Entry:
 
     run: Run
     open: bool
-    written: "asyncio.Future[None]"
+    written: "asyncio.Future[None] | None"
+    """None: nobody waits."""
+
+
+def take_lock(data: Path) -> int:
+    """Makes this process the one that records into the directory, until it ends or closes the descriptor; RecorderLocked."""
+    descriptor = os.open(data / "recorder.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise RecorderLocked(
+            "Another process records into this data directory.", "End the other Tailrace, or give this one its own --data."
+        ) from None
+    return descriptor
 
 
 class EmbeddedRecorder:
-    """Writes runs. Use from one event loop. `alone`: nobody else writes this store, so what is open in it at the start was aborted."""
+    """Writes runs. Use from one event loop. `alone`: nobody else writes this store, so what is open in it at the start was aborted;
+    RecorderLocked when somebody does."""
 
     def __init__(self, path: Path, observe: Observer, *, alone: bool, clock: Callable[[], float] = time.time) -> None:
         self._path = path
@@ -59,6 +83,10 @@ class EmbeddedRecorder:
         self._writer: asyncio.Task[None] | None = None
         self._connection: sqlite3.Connection | None = None
         self._names: dict[str, int] = {}
+        self._opened: set[Sequence] = set()
+        self._owed: list[Run] = []
+        self._started = False
+        self._lock = take_lock(path.parent) if alone else None
 
     def draw(self) -> tuple[Epoch, Sequence]:
         """The next run id."""
@@ -81,12 +109,18 @@ class EmbeddedRecorder:
         """Writes what waits and closes the store."""
         while self._writer is not None and not self._writer.done():
             await asyncio.wait((self._writer,))
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+        loop = asyncio.get_running_loop()
+        if self._owed:
+            with suppress(Exception):
+                await loop.run_in_executor(self._thread, self._transaction, [])
+        await loop.run_in_executor(self._thread, self._close)
         self._thread.shutdown()
+        if self._lock is not None:
+            os.close(self._lock)
 
     async def _write(self, run: Run, open: bool) -> None:
         if len(self._waiting) >= QUEUE_LIMIT:
-            return self._dropped(1)
+            return self._untaken([run])
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Entry(run, open, written))
         if self._writer is None or self._writer.done():
@@ -102,22 +136,32 @@ class EmbeddedRecorder:
                 await loop.run_in_executor(self._thread, self._transaction, entries)
             except Exception:
                 try:
-                    self._dropped(len(entries))
+                    self._untaken([entry.run for entry in entries])
                 except RunsUnavailable as unavailable:
                     for entry in entries:
-                        if not entry.written.done():
+                        if entry.written is not None and not entry.written.done():
                             entry.written.set_exception(unavailable)
                             entry.written.exception()
                     continue
             for entry in entries:
-                if not entry.written.done():
+                (self._opened.add if entry.open else self._opened.discard)(entry.run.sequence)
+                if entry.written is not None and not entry.written.done():
                     entry.written.set_result(None)
 
-    def _dropped(self, runs: int) -> None:
-        """The store takes nothing: RunsUnavailable, unless runs may be dropped."""
-        self._observe(observation(Event.RUN_STORE_FAILED, reason=self._on_full.value, runs=runs))
+    def _untaken(self, runs: list[Run]) -> None:
+        """The store takes nothing: RunsUnavailable, unless runs may be dropped (their numbers then stay missing)."""
+        self._observe(observation(Event.RUN_STORE_FAILED, reason=self._on_full.value, runs=len(runs)))
         if self._on_full is OnFull.REJECT:
+            for run in runs:
+                self._owe(run)
             raise RunsUnavailable
+
+    def _owe(self, run: Run) -> None:
+        """Keeps what the caller really got: the end of a stream as it was, else a refusal."""
+        if len(self._owed) < OWED_LIMIT:
+            as_it_was = run.sequence in self._opened
+            self._owed.append(run if as_it_was else replace(run, status=503, code="spool_full", rows=0, bytes=0))
+            self._opened.discard(run.sequence)
 
     # On the thread.
 
@@ -133,8 +177,9 @@ class EmbeddedRecorder:
             connection.execute("PRAGMA journal_mode = WAL")
             if version == 0:
                 connection.executescript(f"BEGIN IMMEDIATE; {STORE_DDL} COMMIT;")
-            if self._alone:
+            if self._alone and not self._started:
                 self._abort_what_is_open(connection)
+                self._started = True
         except BaseException:
             connection.close()
             raise
@@ -153,10 +198,11 @@ class EmbeddedRecorder:
 
     def _transaction(self, entries: list[_Entry]) -> None:
         connection = self._connected()
+        owed = len(self._owed)
         try:
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability is Durability.DISK else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
-            for entry in entries:
+            for entry in (*(_Entry(run, False, None) for run in self._owed[:owed]), *entries):
                 row = self._row(connection, entry.run)
                 if entry.open:
                     connection.execute(f"INSERT OR REPLACE INTO open_runs VALUES ({_COLUMNS})", row)  # noqa: S608
@@ -164,6 +210,8 @@ class EmbeddedRecorder:
                     connection.execute(f"INSERT OR REPLACE INTO runs VALUES ({_COLUMNS})", row)  # noqa: S608
                     connection.execute("DELETE FROM open_runs WHERE epoch = ? AND seq = ?", row[:2])
             connection.execute("COMMIT")
+            # Only ever appended to elsewhere.
+            del self._owed[:owed]
         except BaseException:
             self._names.clear()
             self._close()

@@ -77,6 +77,8 @@ def compare_records(outcome: Outcome, left: Path, right: Path) -> Counter[str]:
         differences = compare.runs(call, broken, a, b)
         if a is not None:
             served[a.served_by.value] += 1
+            if a.served_by is not ServedBy.DATA_PLANE:
+                say(f"not by the data plane: {call.method} {call.target[:200]}")
         if b is not None and b.served_by is not ServedBy.GATEWAY:
             differences.append(compare.Difference(call, "run served_by", "", b.served_by.value))
         outcome.found(differences)
