@@ -275,3 +275,90 @@ fn more_calls_than_connections_wait_or_are_refused() {
     assert_eq!(first.answer().status, 504);
     assert_eq!(plane.get("/q/user?id=1").status, 200);
 }
+
+#[test]
+fn a_full_spool_refuses_and_nothing_unrecorded_leaves() {
+    let server = Server::start();
+    let table = users(&server, 10);
+    let data = tempfile::Builder::new().prefix("tailrace-dp-").tempdir_in("/var/tmp").unwrap();
+    std::fs::write(data.path().join("gateway-secret"), "07".repeat(32)).unwrap();
+    // A store that can't be opened: runs stay in the spool, whose bound is small.
+    let blocker = data.path().join("runs.sqlite");
+    std::fs::create_dir(&blocker).unwrap();
+    let plane = Plane::start_in(data, |_| {});
+    let url = url_file(&plane, &server.url());
+    let mut snapshot = snapshot(1, &url, vec![user_by_id(table)]);
+    snapshot["api"]["spoolSizeBytes"] = json!(1 << 20);
+    plane.pushed(&snapshot);
+    let mut wire = plane.connect();
+    let (mut told, mut refused) = (Vec::new(), None);
+    while refused.is_none() {
+        assert!(told.len() < 1_000_000);
+        wire.send(&request("/q/user?id=5", "wrong").repeat(100));
+        for _ in 0..100 {
+            let answer = wire.answer();
+            match answer.status {
+                401 => told.push(answer.header("X-Run-Id").unwrap().to_owned()),
+                _ => refused = refused.or(Some(answer)),
+            }
+        }
+    }
+    let refused = refused.unwrap();
+    assert_eq!((refused.status, refused.code(), refused.header("Retry-After")), (503, "spool_full".to_owned(), Some("5")));
+    assert_eq!(refused.header("X-Run-Id"), None);
+    // The store comes back: calls go on, and every answer that was given is in it.
+    std::fs::remove_dir(&blocker).unwrap();
+    eventually("calls go on", || {
+        let mut wire = plane.connect();
+        wire.send(&request("/q/user?id=5", "wrong"));
+        let answer = wire.answer();
+        told.extend(answer.header("X-Run-Id").map(str::to_owned));
+        answer.status == 401
+    });
+    let mut plane = plane;
+    let data = std::mem::replace(&mut plane.data, tempfile::tempdir().unwrap());
+    plane.signal();
+    assert_eq!(plane.join().runs_left, 0);
+    let store = rusqlite::Connection::open(data.path().join("runs.sqlite")).unwrap();
+    let stored: i64 = store.query_row("SELECT count(*) FROM runs", [], |row| row.get(0)).unwrap();
+    let distinct: std::collections::HashSet<_> = told.iter().collect();
+    assert_eq!((stored, distinct.len()), (told.len() as i64, told.len()));
+}
+
+#[test]
+fn answers_wait_for_the_disk_where_that_is_asked_for() {
+    let Stack { plane, mut snapshot, server: _server } = stack();
+    snapshot["version"] = json!(2);
+    snapshot["api"]["durability"] = json!("disk");
+    plane.pushed(&snapshot);
+    let mut wire = plane.connect();
+    wire.send(&(1..=100).map(|n| request(&format!("/q/user?id={n}"), KEY)).collect::<String>());
+    for n in 1..=100 {
+        assert_eq!(wire.answer().json()["id"], n);
+    }
+    let answer = plane.get("/q/big?rows=5000&format=ndjson");
+    assert_eq!(answer.text().lines().count(), 5001);
+}
+
+#[test]
+fn a_new_password_is_used_without_an_error() {
+    let server = Server::start_with("local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n", &[]);
+    let table = users(&server, 100);
+    server.psql("CREATE ROLE app LOGIN PASSWORD 'one'; GRANT SELECT ON users TO app");
+    let plane = Plane::start();
+    let url = |password: &str| format!("postgresql://app:{password}@127.0.0.1:{}/postgres?sslmode=disable", server.port);
+    let file = url_file(&plane, &url("one"));
+    plane.pushed(&snapshot(1, &file, vec![user_by_id(table)]));
+    promote(&plane, "/q/user?id=1");
+    let backends = || server.psql("SELECT string_agg(pid::text, ',' ORDER BY pid) FROM pg_stat_activity WHERE usename = 'app'");
+    let before = backends();
+    server.psql("ALTER ROLE app PASSWORD 'two'");
+    std::fs::write(&file, url("two")).unwrap();
+    eventually("connections are replaced", || {
+        for n in 1..20 {
+            assert_eq!(plane.get(&format!("/q/user?id={n}")).status, 200);
+        }
+        let after = backends();
+        after.split(',').all(|pid| !before.split(',').any(|old| old == pid))
+    });
+}

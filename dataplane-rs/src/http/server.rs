@@ -553,10 +553,10 @@ async fn release_synced(worker: Rc<Worker>, mut synced: watch::Receiver<u64>) {
         while !worker.held.borrow().is_empty() {
             let done = *synced.borrow_and_update();
             let now = worker.core.borrow_mut().tick_if(true);
-            while let Some(&(number, id, generation, position)) = worker.held.borrow().front()
-                && number <= done
-            {
-                worker.held.borrow_mut().pop_front();
+            loop {
+                // Not in the condition: the borrow would last for the whole body.
+                let next = worker.held.borrow_mut().pop_front_if(|(number, ..)| *number <= done);
+                let Some((_, id, generation, position)) = next else { break };
                 if let Some(client) = worker.clients.borrow_mut().get_mut(id as usize)
                     && client.generation == generation
                 {

@@ -280,7 +280,7 @@ impl Database {
     }
 
     fn receive_lane<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
-        let Self { lanes, queue, round_trip, call_ns, .. } = self;
+        let Self { backend, lanes, queue, round_trip, call_ns, .. } = self;
         let Some(lane) = lanes.get_mut(at) else { return };
         let Some(connection) = &mut lane.connection else { return };
         let now = hands.desk.clock.now;
@@ -302,7 +302,8 @@ impl Database {
             let (size, sent) = (lane.size, lane.sent);
             let silence = now.saturating_duration_since(lane.heard);
             lane.heard = now;
-            if silence.as_micros() as u64 > SLOW_US && !lane.pipeline.is_empty() {
+            // Beyond the timeout the server itself says who it was.
+            if silence.as_micros() as u64 > SLOW_US && silence < backend.lane_timeout && !lane.pipeline.is_empty() {
                 suspect(&mut lane.pipeline, hands.standings, hands.observer);
             }
             let scratch = std::mem::take(&mut hands.scratch);
@@ -515,9 +516,8 @@ fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queue: &mut Fai
         }
         Answer::Slow => {
             if let Some(standing) = hands.standing(&call)
-                && standing.shared()
+                && standing.slow()
             {
-                standing.demote();
                 hands.demoted(&call, "timeout");
             }
             hands.escaped.push(call);
@@ -559,12 +559,8 @@ fn suspect(pipeline: &mut Pipeline<Box<Call>>, standings: &mut [Standing], obser
     let alone = slots.len() == 1;
     for (slot, query) in slots {
         let Some(standing) = standings.get_mut(slot as usize).filter(|standing| standing.shared()) else { continue };
-        if alone {
-            standing.demote();
-        } else {
-            standing.suspect();
-        }
-        if !standing.shared() {
+        let out = if alone { standing.slow() } else { standing.suspect() };
+        if out {
             observer.report(&Observation::QueryDemoted { query, reason: "slow" });
         }
     }

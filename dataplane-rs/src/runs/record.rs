@@ -618,7 +618,8 @@ impl Recorder {
     fn create_next(&self) -> Result<Arc<Segment>, SpoolError> {
         let number = self.segment.header.number + 1;
         for _ in 0..1000 {
-            match self.spool.create_segment(self.feed.epoch, number) {
+            let first = super::spool::lock(&self.feed.segments).len() <= 1;
+            match self.spool.create_segment(self.feed.epoch, number, first) {
                 Err(SpoolError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => {
                     std::thread::sleep(std::time::Duration::from_micros(100));
                     if let Some(segment) = self.feed.take_spare() {

@@ -247,8 +247,10 @@ impl Spool {
         (self.bound.load(Ordering::Relaxed) / (4 * feeds)).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES) & !4095
     }
 
-    pub(super) fn create_segment(&self, epoch: u64, number: u32) -> Result<Arc<Segment>, SpoolError> {
-        if self.used.load(Ordering::Relaxed) + self.segment_size() > self.bound.load(Ordering::Relaxed) {
+    /// `first`: nothing but the segment that is being written holds runs of this recorder. Then the bound does not hold: the
+    /// shipper can only free what is sealed, so that a bound below one segment would refuse calls for ever.
+    pub(super) fn create_segment(&self, epoch: u64, number: u32, first: bool) -> Result<Arc<Segment>, SpoolError> {
+        if !first && self.used.load(Ordering::Relaxed) + self.segment_size() > self.bound.load(Ordering::Relaxed) {
             return Err(SpoolError::Full);
         }
         self.write_segment(epoch, number)
@@ -323,7 +325,7 @@ impl Spool {
                 && !feed.finished.load(Ordering::Acquire)
                 && lock(&feed.spare).is_none()
             {
-                match self.create_segment(feed.epoch, current.header.number + 1) {
+                match self.create_segment(feed.epoch, current.header.number + 1, segments.len() <= 1) {
                     Ok(segment) => *lock(&feed.spare) = Some(segment),
                     // Made already, and with the recorder.
                     Err(SpoolError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
