@@ -215,6 +215,22 @@ async fn threads_share_one_budget() {
 }
 
 #[tokio::test]
+async fn threads_that_all_wait_keep_their_connections() {
+    let server = Server::start();
+    let place = Place::new(&server.url(), 4);
+    let (source, budget) = (Arc::new(Source::new(&place.plan)), Budget::new(4));
+    let pools: Vec<Pool> = (0..2).map(|_| Pool::new(Arc::clone(&source), Arc::clone(&budget), Limits::default())).collect();
+    // Every call waits longer than it takes to be hungry.
+    let sleep = || ask("SELECT pg_sleep(0.02)::text AS a", &["a"]);
+    let calls: Vec<_> = (0..60).flat_map(|_| pools.iter().map(|pool| pool.submit(sleep()))).collect();
+    for call in calls {
+        collect(call, 1).await.unwrap();
+    }
+    let connects: u64 = pools.iter().map(|pool| pool.stats().connects).sum();
+    assert!(connects <= 12, "{connects} connects for 120 calls on 4 connections");
+}
+
+#[tokio::test]
 async fn a_restart_is_not_noticed_by_idle_connections() {
     let mut server = Server::start();
     let place = Place::new(&server.url(), 4);

@@ -55,6 +55,8 @@ def choose(state: ResourceState, wanted: Ref | None, served: Ref | None = None, 
     ref = wanted or (served if unclear else next(iter(apis), None))
     api = apis.get(ref) if ref is not None else None
     if ref is None or api is None:
+        if any(located.unit.startswith("QueryAPI ") for located in state.findings):
+            return Chosen()  # There is one, but faulty, which is told already.
         return Chosen(findings=(_nowhere("there is no QueryAPI" + (f" {wanted}" if wanted else ""), "add one to the files behind -f"),))
     store_ref = Ref(ref.namespace, api.spec.run_store_ref.name)
     store = state.run_stores.get(store_ref)

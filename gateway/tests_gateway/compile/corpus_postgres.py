@@ -116,7 +116,7 @@ Answer = tuple[str, list[tuple[object, ...]]]
 
 
 def answer(
-    connection: psycopg.Connection[Any], sql: str, values: Sequence[str], change: str = "", masks: Sequence[MaskPlan] = ()
+    connection: psycopg.Connection[Any], sql: str, values: Sequence[str], change: str = "", masks: Sequence[MaskPlan] = (), settle: str = ""
 ) -> Answer:
     """What a caller would get, masks applied, in a transaction that is rolled back: (SQLSTATE or empty, rows)."""
     hidden = {mask.column for mask in masks}
@@ -124,6 +124,8 @@ def answer(
         with connection.transaction(force_rollback=True):
             if change:
                 connection.execute(change.encode())
+                if settle:
+                    connection.execute(settle.encode())
                 if "customers" in change and "directory" in sql:
                     connection.execute("REFRESH MATERIALIZED VIEW directory")
             with connection.transaction():

@@ -15,6 +15,8 @@ pub struct Budget {
     limit: usize,
     /// Part of `limit` that shared lanes hold.
     shared: AtomicUsize,
+    /// Pools that draw on it, one per thread.
+    pools: AtomicUsize,
     hungry: AtomicUsize,
     wanted: Notify,
 }
@@ -60,6 +62,7 @@ impl Budget {
             room: Arc::new(Semaphore::new(limit)),
             limit,
             shared: AtomicUsize::new(0),
+            pools: AtomicUsize::new(0),
             hungry: AtomicUsize::new(0),
             wanted: Notify::new(),
         })
@@ -123,6 +126,21 @@ impl Budget {
         self.hungry.load(Ordering::Relaxed) > own.load(Ordering::Relaxed)
     }
 
+    /// A pool begins to draw on it.
+    pub fn join(&self) {
+        self.pools.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A pool that had joined is gone.
+    pub fn leave(&self) {
+        self.pools.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// What a pool may keep while others are hungry: its part of what lanes don't hold, rounded down.
+    pub fn fair_share(&self) -> usize {
+        self.limit.saturating_sub(self.shared.load(Ordering::Relaxed)) / self.pools.load(Ordering::Relaxed).max(1)
+    }
+
     /// Connections that may still be opened.
     pub fn free(&self) -> usize {
         self.room.available_permits()
@@ -138,6 +156,19 @@ impl Budget {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_fair_share_is_of_what_lanes_leave() {
+        let budget = Budget::new(16);
+        assert_eq!(budget.fair_share(), 16);
+        budget.join();
+        budget.join();
+        assert_eq!(budget.fair_share(), 8);
+        let _lane = budget.try_acquire_shared().unwrap();
+        assert_eq!(budget.fair_share(), 7);
+        budget.leave();
+        assert_eq!(budget.fair_share(), 15);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn never_more_than_the_limit_and_never_all_shared() {

@@ -74,6 +74,7 @@ pub struct Member {
     status: u8,
     /// Something changed that we cannot undo.
     tainted: bool,
+    opened: Instant,
     retire: Instant,
     idle_since: Instant,
     _permit: Permit,
@@ -93,6 +94,7 @@ impl Member {
             owed: 0,
             status: b'I',
             tainted: false,
+            opened: now,
             retire: now + life,
             idle_since: now,
             _permit: permit,
@@ -261,6 +263,11 @@ impl Member {
     /// Whether it may be lent again as it is: nothing owed, no transaction open, nothing changed, young enough.
     pub fn clean(&self, now: Instant) -> bool {
         self.owed == 0 && self.out.is_empty() && self.status == b'I' && !self.tainted && now < self.retire
+    }
+
+    /// When it was opened.
+    pub const fn opened(&self) -> Instant {
+        self.opened
     }
 
     /// Whether a transaction is open.

@@ -20,6 +20,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 const EVENTS: usize = 4;
 /// Calls of one thread that wait for a connection; more are told `PoolFull` at once.
 const QUEUE: usize = 1024;
+/// A connection serves at least this long before it is closed for the sake of another thread: opening one costs more than most calls.
+const HELD: Duration = Duration::from_millis(200);
 /// Failed connects in a row whose pauses (at most 0.7 s in all) a call waits for.
 const SHORT: u32 = 3;
 
@@ -146,6 +148,7 @@ impl Pool {
             failures: AtomicU64::new(0),
             last_failure: Mutex::default(),
         });
+        shared.budget.join();
         tokio::spawn(janitor(Arc::downgrade(&shared), Arc::clone(&shared.budget)));
         Self { shared }
     }
@@ -173,6 +176,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        self.shared.budget.leave();
         let idle = {
             let mut state = self.shared.state();
             state.closed = true;
@@ -279,11 +283,17 @@ impl Shared {
         }
     }
 
+    /// Whether a returned connection is closed for another thread that waits: only what is above the fair share, so that threads
+    /// that all wait don't close each other's connections call by call.
+    fn owes(&self, state: &State, member: &Member, now: Instant) -> bool {
+        now >= member.opened() + HELD && state.live > self.budget.fair_share() && self.budget.others_hungry(&self.hungry)
+    }
+
     fn give_back(&self, mut member: Member) {
         let now = Instant::now();
         let mut state = self.state();
         let old = member.generation() < state.proven;
-        if state.closed || old || !member.clean(now) || self.budget.others_hungry(&self.hungry) {
+        if state.closed || old || !member.clean(now) || self.owes(&state, &member, now) {
             state.live -= 1;
             drop(state);
             return;

@@ -80,6 +80,12 @@ class Catalog:
     """Operators named `>` that were shipped with the server: what DESC sorts by."""
     json_casts: frozenset[int]
     """Types with a user-defined cast to json or jsonb, which to_json would call unseen."""
+    shipped: Mapping[str, bool]
+    """Names of functions shipped with the server, in any schema; True if a function of the name is listed (its others take types that aren't)."""
+    user_functions: frozenset[str]
+    user_operators: bool
+    user_casts: bool
+    """Whether the database has any of its own."""
     user: str
     superuser: bool
 
@@ -148,6 +154,10 @@ def load(session: Session) -> Catalog:
 
 def _load(session: Session) -> Catalog:
     relations = _relations(session)
+    functions = _functions(session)
+    shipped: dict[str, bool] = {}
+    for oid, name in session.rows("SELECT oid::int8, proname::text FROM pg_proc WHERE oid < 16384"):
+        shipped[name] = shipped.get(name, False) or (oid in functions and functions[oid].allowed)
     version, path, user, superuser = session.rows(
         "SELECT current_setting('server_version_num')::int, current_schemas(true)::text[], current_user::text,"
         " (SELECT rolsuper FROM pg_roles WHERE rolname = current_user)"
@@ -185,7 +195,11 @@ def _load(session: Session) -> Catalog:
         parents=parents,
         generated=generated,
         view_columns=views,
-        functions=_functions(session),
+        functions=functions,
+        shipped=shipped,
+        user_functions=frozenset(name for (name,) in session.rows("SELECT DISTINCT proname::text FROM pg_proc WHERE oid >= 16384")),
+        user_operators=bool(session.rows("SELECT EXISTS (SELECT FROM pg_operator WHERE oid >= 16384)")[0][0]),
+        user_casts=bool(session.rows("SELECT EXISTS (SELECT FROM pg_cast WHERE oid >= 16384)")[0][0]),
         descending=frozenset(oid for (oid,) in session.rows("SELECT oid::int8 FROM pg_operator WHERE oprname = '>' AND oid < 16384")),
         json_casts=frozenset(
             source

@@ -16,6 +16,7 @@ from tailrace_gateway.compile.postgres.describe import column_plans, param_plan,
 from tailrace_gateway.compile.postgres.lineage import walk
 from tailrace_gateway.compile.postgres.nodetree import Node, NotATreeError
 from tailrace_gateway.compile.postgres.page import page_plan
+from tailrace_gateway.compile.postgres.parsed import parsed
 from tailrace_gateway.compile.postgres.probe import UnavailableError, probe
 from tailrace_gateway.compile.postgres.session import PINS, Session
 from tailrace_gateway.compile.postgres.statement import columns_match, decided
@@ -67,20 +68,25 @@ class PostgresDatabase:
         params = [query.params[n] for n in placed.params]
         types = self.catalog.types
         statement = typed(self._session, types, placed.sql, params)
+        tree: Node | None = None
         try:
             probed = probe(self._session, placed.sql, statement.oids)
+            tree = probed.query
+            walked = decided(probed, self.catalog, write=query.write)
         except UnavailableError:
-            raise RefusedError(
-                Refusal.NOT_PARSED,
-                "the database's role has no TEMP right on the database, or it is a standby: what the query touches can't be told",
-            ) from None
-        walked = decided(probed, self.catalog, write=query.write)
+            if query.write:
+                raise RefusedError(
+                    Refusal.NOT_PARSED, "a write needs a role with TEMP right on the database: what it touches can't be told"
+                ) from None
+            walked = parsed(placed.sql, self.catalog, statement.described.columns)
         columns = column_plans(types, statement.described, big_numbers)
         columns_match(walked, len(columns), [(column.table_oid, column.column_number) for column in columns])
         oids = dict(zip(placed.params, statement.oids, strict=True))
         page: PagePlan | None = None
         if query.page is not None:
-            page = page_plan(self._session, self.catalog, self._prover, query.page, probed.query, placed, statement, columns)
+            if tree is None:
+                raise RefusedError(Refusal.PAGE_KEY, "without TEMP right on the database (or on a standby) no key can be proven")
+            page = page_plan(self._session, self.catalog, self._prover, query.page, tree, placed, statement, columns)
         timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
         return Facts(
             params=tuple(param_plan(types, param, oids[n]) for n, param in enumerate(query.params)),
@@ -88,7 +94,9 @@ class PostgresDatabase:
             statement=StatementPlan(sql=placed.sql, params=placed.params, oids=statement.oids),
             page=page,
             lineage=walked.lineage,
-            exclusive_because=exclusive_because(query, timeout_ms, page, walked.volatile, _constant_limit(probed.query)),
+            exclusive_because=exclusive_because(
+                query, timeout_ms, page, walked.volatile, _constant_limit(tree) if tree is not None else None
+            ),
             depends=self._depends(walked.lineage),
         )
 

@@ -123,11 +123,19 @@ class _Walker:
         self.written: set[int | str] = set()
         self.seen: set[Origin] = set()
         self.volatile = False
+        self.risks = 0
+        """How many parts so far may fail, whatever they are made of."""
         self.compared: list[list[Flow]] = []
         """Columns of the sub-queries whose tests are being walked, innermost last."""
 
     def consume(self, flow: Flow) -> None:
         self.consumed |= flow.origins
+
+    def risk(self, flow: Flow) -> Flow:
+        """A part that its values can make fail."""
+        self.risks += 1
+        self.consume(flow)
+        return flow
 
     # Queries
 
@@ -378,18 +386,15 @@ class _Walker:
         """A function: its arguments are consumed unless no value of theirs can make it fail or change the number of rows."""
         flow = self._arguments(node, scope, "args")
         infallible = self._function(node.integer("funcid"))
-        if node.flag("funcretset") or not infallible:
-            self.consume(flow)
-        return flow
+        return self.risk(flow) if node.flag("funcretset") or not infallible else flow
 
     def operator(self, node: Node, scope: _Scope) -> Flow:
         """An operator is the function behind it."""
         flow = self._arguments(node, scope, "args")
         if node.integer("opno") >= FIRST_USER_OID and not self.owner:
             raise _function_refused("an operator was not shipped with the server")
-        if not self._function(node.integer("opfuncid")) or node.fields.get("opretset") == "true":
-            self.consume(flow)
-        return flow
+        infallible = self._function(node.integer("opfuncid"))
+        return flow if infallible and node.fields.get("opretset") != "true" else self.risk(flow)
 
     def aggregate(self, node: Node, scope: _Scope) -> Flow:
         """What orders, filters or makes distinct inside is consumed."""
@@ -404,30 +409,33 @@ class _Walker:
         self.consume(self.expression(node.get("aggfilter"), scope))
         shown = [flow for each, flow in zip(arguments, flows, strict=True) if not each.flag("resjunk")]
         flow = computed([*shown, direct])
-        if not self._function(node.integer("aggfnoid")):
-            self.consume(flow)
-        return flow
+        return flow if self._function(node.integer("aggfnoid")) else self.risk(flow)
 
     def window(self, node: Node, scope: _Scope) -> Flow:
         """Partition and order are the query's windowClause."""
         flow = self._arguments(node, scope, "args")
         self.consume(self.expression(node.get("aggfilter"), scope))
-        if not self._function(node.integer("winfnoid")):
-            self.consume(flow)
-        return flow
+        return flow if self._function(node.integer("winfnoid")) else self.risk(flow)
 
     def sublink(self, node: Node, scope: _Scope) -> Flow:
-        """A query inside an expression. EXISTS looks at no column; a scalar query passes its column on."""
+        """A query inside an expression. EXISTS looks at no column; a scalar query passes its column on, and fails on a second row.
+
+        ANY and ALL stop at the first row that decides, so whatever may fail in the query fails depending on the test.
+        """
         kind = node.integer("subLinkType")
+        risks = self.risks
         columns = self.query(_there(node.node("subselect")), scope)
+        stops_early = self.risks > risks
         self.compared.append(columns)
         test = self.expression(node.get("testexpr"), scope)
         self.compared.pop()
         if kind == _EXISTS:
             return EMPTY
         if kind == _EXPR:
+            self.risks += 1
             return columns[0]
-        return computed([*columns, test])
+        flow = computed([*columns, test])
+        return self.risk(flow) if stops_early else flow
 
     def parameter(self, node: Node, scope: _Scope) -> Flow:
         """A caller's value, or inside the test of ANY and ALL a column of the query that is compared."""
@@ -456,14 +464,19 @@ class _Walker:
     def cast_by_text(self, node: Node, scope: _Scope) -> Flow:
         """Output then input function: safe only into text."""
         flow = self.expression(node.get("arg"), scope).opaque()
-        if self.catalog.types.resolved(node.integer("resulttype")) not in _SAFE_OUTPUT_TYPES:
-            self.consume(flow)
-        return flow
+        safe = self.catalog.types.resolved(node.integer("resulttype")) in _SAFE_OUTPUT_TYPES
+        return flow if safe else self.risk(flow)
 
     def may_fail(self, node: Node, scope: _Scope) -> Flow:
         """Anything whose values can make it fail."""
+        return self.risk(computed(self._children(node, scope)))
+
+    def stops_early(self, node: Node, scope: _Scope) -> Flow:
+        """AND, OR and COALESCE look at no more than they need: beside a part that may fail, any other part decides whether it does."""
+        risks = self.risks
         flow = computed(self._children(node, scope))
-        self.consume(flow)
+        if self.risks > risks:
+            self.consume(flow)
         return flow
 
     def cannot_fail(self, node: Node, scope: _Scope) -> Flow:
@@ -544,13 +557,14 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("OPEXPR", "DISTINCTEXPR", "NULLIFEXPR", "SCALARARRAYOPEXPR"), _Walker.operator),
     **dict.fromkeys(("RELABELTYPE", "COLLATE", "COLLATEEXPR", "NAMEDARGEXPR"), _Walker.unchanged),
     **dict.fromkeys(("CASE", "CASEEXPR"), _Walker.case),
+    **dict.fromkeys(("BOOLEXPR", "COALESCE", "COALESCEEXPR"), _Walker.stops_early),
     **dict.fromkeys(("ARRAY", "ARRAYEXPR"), _Walker.array),
     "PARAM": _Walker.parameter,
     **dict.fromkeys(("ROWCOMPARE", "ROWCOMPAREEXPR"), _Walker.compare_rows),
     **dict.fromkeys(("CONST", "CASETESTEXPR", "CASETEST", "SETTODEFAULT", "COERCETODOMAINVALUE"), _Walker.nothing),
     **dict.fromkeys(
         (
-            *("BOOLEXPR", "NULLTEST", "BOOLEANTEST", "COALESCE", "COALESCEEXPR", "MINMAX", "MINMAXEXPR", "ROW", "ROWEXPR"),
+            *("NULLTEST", "BOOLEANTEST", "MINMAX", "MINMAXEXPR", "ROW", "ROWEXPR"),
             *("SUBSCRIPTINGREF", "CONVERTROWTYPEEXPR", "GROUPINGFUNC", "TARGETENTRY"),
         ),
         _Walker.cannot_fail,

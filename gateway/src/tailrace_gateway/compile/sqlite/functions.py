@@ -187,7 +187,6 @@ INFALLIBLE_NAMES = frozenset(
         "round",
         "concat",
         "concat_ws",
-        "json_quote",
     ]
 )
 """Of them those that no value makes fail (numbers overflow to floating point, dates that can't be read become NULL)."""

@@ -80,6 +80,7 @@ _INFALLIBLE = (
     *(exp.RowNumber, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.ParameterizedAgg, exp.DataType, exp.Distinct, exp.Interval),
 )
 """Nodes that no value inside makes fail. All else is consumed."""
+_STOPS_EARLY = (exp.And, exp.Or, exp.Coalesce, exp.In, exp.Between, exp.Anonymous)
 _SAME_VALUE = (exp.Paren, exp.Collate)
 _NO_COLUMNS = (
     exp.Literal,
@@ -160,6 +161,8 @@ class _Walker:
         self.tables: set[int | str] = set()
         self.written: set[int | str] = set()
         self.seen: set[Origin] = set()
+        self.risks = 0
+        """How many parts so far may fail, whatever they are made of."""
 
     def consume(self, flow: Flow) -> None:
         self.consumed |= flow.origins
@@ -488,9 +491,15 @@ class _Walker:
             raise _undecided(f"a {type(node).__name__} in an expression")
         if isinstance(node, exp.In) and node.args.get("field") is not None:
             raise _undecided("IN with the name of a table")
+        risks = self.risks
         flow = computed(self.expression(child, scope) for child in self._children(node))
         if not self._infallible(node):
+            self.risks += 1
             self.consume(flow)
+        elif isinstance(node, _STOPS_EARLY) and self.risks > risks:
+            self.consume(flow)  # beside a part that may fail, any other part decides whether it does
+        elif isinstance(node, (exp.Like, exp.Glob)):
+            self.consume(self.expression(node.expression, scope))  # a long pattern fails
         return flow
 
     def _children(self, node: exp.Expr) -> Iterator[exp.Expr]:
