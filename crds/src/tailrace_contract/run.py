@@ -131,11 +131,12 @@ STORE_DDL = f"""
 CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
 INSERT OR IGNORE INTO names (id, name) VALUES (0, '');
 CREATE TABLE IF NOT EXISTS runs ({_COLUMNS}) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS runs_by_time ON runs (time_us);
+CREATE INDEX IF NOT EXISTS runs_by_time ON runs (time_us, key, query, status);
 CREATE TABLE IF NOT EXISTS open_runs ({_COLUMNS}) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cursors (epoch INTEGER PRIMARY KEY, segment INTEGER NOT NULL, position INTEGER NOT NULL);
 PRAGMA user_version = {STORE_VERSION};
 """  # noqa: S608
 """The embedded store (SQLite, WAL). The columns query … code hold `names.id` (0: the empty name); client and served_by the
-position in their enum. The index is by time and not by key: its end is one page, whatever the number of keys. `open_runs` holds what began and has not ended; it moves to `runs` when it ends, as `aborted` if its
+position in their enum. The index is by time: its end is one page,
+whatever the number of keys; the columns behind it let a reader walk past other keys' runs without touching them. `open_runs` holds what began and has not ended; it moves to `runs` when it ends, as `aborted` if its
 process died. `cursors` says how far the spool's segments of an epoch are in `runs`, in the same transaction as the runs."""

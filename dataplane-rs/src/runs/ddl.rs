@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS runs (
     status INTEGER NOT NULL, code INTEGER NOT NULL, rows INTEGER NOT NULL, bytes INTEGER NOT NULL, batch INTEGER NOT NULL,
     trace BLOB, client INTEGER NOT NULL, served_by INTEGER NOT NULL, params TEXT,
     PRIMARY KEY (epoch, seq)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS runs_by_time ON runs (time_us);
+CREATE INDEX IF NOT EXISTS runs_by_time ON runs (time_us, key, query, status);
 CREATE TABLE IF NOT EXISTS open_runs (
     epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
     time_us INTEGER NOT NULL, duration_us INTEGER NOT NULL, queue_us INTEGER NOT NULL, database_us INTEGER NOT NULL,

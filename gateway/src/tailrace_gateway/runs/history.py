@@ -57,10 +57,11 @@ def history(connection: sqlite3.Connection, wanted: HistoryFilter) -> Page | Non
             return None
         where += " AND (r.time_us, r.epoch, r.seq) < (?, ?, ?)"
         values += (last[0], *wanted.after)
-    # The inner SELECT finds the rows by the index on time alone; names are joined to the page only.
+    # The inner SELECT finds the page in the index on time alone; rows and names are joined to it afterwards.
     found = connection.execute(
-        f"SELECT {COLUMNS} FROM (SELECT * FROM runs r WHERE {where}"  # noqa: S608
-        f" ORDER BY r.time_us DESC, r.epoch DESC, r.seq DESC LIMIT ?) r {JOINS} ORDER BY r.time_us DESC, r.epoch DESC, r.seq DESC",
+        f"SELECT {COLUMNS} FROM (SELECT r.epoch, r.seq FROM runs r WHERE {where}"  # noqa: S608
+        f" ORDER BY r.time_us DESC, r.epoch DESC, r.seq DESC LIMIT ?) page CROSS JOIN runs r ON r.epoch = page.epoch AND r.seq = page.seq"
+        f" {JOINS} ORDER BY r.time_us DESC, r.epoch DESC, r.seq DESC",
         (*values, wanted.limit + 1),
     ).fetchall()
     runs = tuple(run_of(row) for row in found[: wanted.limit])

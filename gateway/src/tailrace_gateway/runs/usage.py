@@ -68,9 +68,10 @@ def usage(connection: sqlite3.Connection, wanted: UsageFilter) -> list[Usage]:
             values.append(number)
     grouped = connection.execute(
         f"""SELECT g.day, k.name, q.name, g.duration_us, g.calls, g.errors, g.rows, g.bytes, g.database_us FROM (
-            SELECT time_us / {DAY_US} AS day, key, query, duration_us, count(*) AS calls, sum(code <> 0) AS errors, sum(rows) AS rows,
-                sum(bytes) AS bytes, sum(database_us) AS database_us
-            FROM runs WHERE {" AND ".join(conditions)} GROUP BY 1, 2, 3, 4) g
+            SELECT r.time_us / {DAY_US} AS day, r.key, r.query, r.duration_us, count(*) AS calls, sum(r.code <> 0) AS errors,
+                sum(r.rows) AS rows, sum(r.bytes) AS bytes, sum(r.database_us) AS database_us
+            FROM (SELECT epoch, seq FROM runs WHERE {" AND ".join(conditions)}) found
+            CROSS JOIN runs r ON r.epoch = found.epoch AND r.seq = found.seq GROUP BY 1, 2, 3, 4) g
             JOIN names k ON k.id = g.key JOIN names q ON q.id = g.query ORDER BY g.day, k.name, q.name, g.duration_us""",  # noqa: S608
         values,
     )
