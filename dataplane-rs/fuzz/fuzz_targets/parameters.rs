@@ -8,13 +8,23 @@ use tailrace_dataplane::params::{Bound, Spec, place};
 use tailrace_dataplane::plan::snapshot::{Engine, PagePlan, ParamPlan};
 
 fn declarations() -> Vec<ParamPlan> {
-    let kinds = ["integer", "number", "string", "boolean", "date", "time", "timestamp", "uuid", "json"];
-    let plans = kinds.iter().flat_map(|kind| {
+    let kinds = [
+        ("in", "integer"),
+        ("nu", "number"),
+        ("st", "string"),
+        ("bo", "boolean"),
+        ("da", "date"),
+        ("ti", "time"),
+        ("tz", "timestamp"),
+        ("uu", "uuid"),
+        ("js", "json"),
+    ];
+    let plans = kinds.iter().flat_map(|(name, kind)| {
         [false, true].map(|array| {
             let numeric = matches!(*kind, "integer" | "number");
             let text = *kind == "string";
             serde_json::json!({
-                "name": format!("{}{}", &kind[..2], if array { "s" } else { "" }), "type": kind, "array": array, "required": false,
+                "name": format!("{name}{}", if array { "s" } else { "" }), "type": kind, "array": array, "required": false,
                 "nullable": array, "default": null, "enum": null, "minimum": numeric.then_some("-1e2"), "maximum": numeric.then_some("99.5"),
                 "minLength": text.then_some(1), "maxLength": text.then_some(5), "pattern": text.then_some("^[a-y]|é"),
             })

@@ -48,7 +48,11 @@ fuzz_target!(|bytes: &[u8]| {
         let json = || serde_json::from_str::<serde_json::Value>(text);
         match format {
             // JSON columns are the database's word, and digits are checked only as far as they cannot break out.
-            Format::Json if mask.is_some() && mask != Some(Mask::Hash) || matches!(column.encoding, Encoding::String | Encoding::Base64) => drop(json().unwrap()),
+            Format::Json
+                if mask.is_some() && mask != Some(Mask::Hash) || matches!(column.encoding, Encoding::String | Encoding::Base64) =>
+            {
+                drop(json().unwrap())
+            }
             Format::Ndjson if column.encoding != Encoding::Json => assert_eq!(text.matches('\n').count(), 1),
             Format::Csv => assert!(text.ends_with("\r\n")),
             _ => {}
