@@ -39,8 +39,10 @@ def build() -> bool:
         return False
     say("building the data plane (cargo build --release; a few minutes the first time)")
     began = time.monotonic()
-    if subprocess.run(["cargo", "build", "--release", "--quiet", "--package", "tailrace-dataplane"], check=False).returncode:
-        say("the data plane can't be built (see above): serving from Python alone, which is slower")
+    code = subprocess.run(["cargo", "build", "--release", "--quiet", "--package", "tailrace-dataplane"], check=False).returncode
+    if code:
+        why = f"cargo was killed by signal {-code}" if code < 0 else f"cargo ended with code {code}, see above"
+        say(f"the data plane can't be built ({why}): serving from Python alone, which is slower")
         return False
     say(f"built in {time.monotonic() - began:.0f} s")
     return True
