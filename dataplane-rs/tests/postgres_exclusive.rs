@@ -52,12 +52,13 @@ async fn refuses_writes_and_maps_errors() {
     let server = Server::start();
     server.psql("CREATE TABLE t(a int PRIMARY KEY)");
     let mut place = Place::new(&server.url(), 1);
-    place.plan.statement_timeout_ms = 200;
     let pool = place.pool();
+    place.plan.statement_timeout_ms = 200;
+    let hasty = place.pool();
     assert_eq!(call(&pool, ask("INSERT INTO t VALUES (1) RETURNING a::text", &["a"])).await, Err(Failure::Unavailable));
     assert_eq!(call(&pool, ask("SELECT (1/0)::text AS a", &["a"])).await, Err(Failure::Refused(*b"22012")));
     assert_eq!(call(&pool, ask("SELECT nonsense", &["a"])).await, Err(Failure::Refused(*b"42703")));
-    assert_eq!(call(&pool, ask("SELECT pg_sleep(20)::text AS a", &["a"])).await, Err(Failure::Timeout));
+    assert_eq!(call(&hasty, ask("SELECT pg_sleep(20)::text AS a", &["a"])).await, Err(Failure::Timeout));
     assert_eq!(call(&pool, ask("SELECT '1'::text AS b", &["a"])).await, Err(Failure::Stale));
     assert_eq!(call(&pool, ask("SELECT 1 AS a", &["a"])).await, Err(Failure::Stale));
     assert_eq!(call(&pool, bind(ask("SELECT $1::text AS a", &["a"]), &[25], &["a\0b"])).await, Err(Failure::Refused(*b"22021")));

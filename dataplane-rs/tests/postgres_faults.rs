@@ -67,11 +67,20 @@ async fn hosts_are_tried_in_order_and_by_kind() {
 // Case 9.
 #[tokio::test]
 async fn a_rotated_password_is_not_noticed() {
+    rotate(3).await;
+}
+
+#[tokio::test]
+async fn nor_on_the_only_connection() {
+    rotate(1).await;
+}
+
+async fn rotate(connections: u32) {
     let server =
         Server::start_with("local all all trust\nhost all postgres 127.0.0.1/32 trust\nhost all all 127.0.0.1/32 scram-sha-256\n", &[]);
     server.psql("CREATE ROLE app LOGIN PASSWORD 'one'");
     let url = |password: &str| format!("postgres://app:{password}@127.0.0.1:{}/postgres?sslmode=disable", server.port);
-    let place = Place::new(&url("one"), 3);
+    let place = Place::new(&url("one"), connections);
     let pool = Arc::new(place.pool());
     let stop = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..4)
@@ -80,14 +89,15 @@ async fn a_rotated_password_is_not_noticed() {
             tokio::spawn(async move {
                 let mut calls = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    call(&pool, ask("SELECT pg_sleep(0.005)::text AS a", &["a"])).await.unwrap();
+                    let answer = call(&pool, ask("SELECT pg_sleep(0.005)::text AS a", &["a"])).await;
+                    answer.unwrap_or_else(|failure| panic!("{failure}, {:?}", pool.stats()));
                     calls += 1;
                 }
                 calls
             })
         })
         .collect();
-    eventually("all are open", || pool.stats().live == 3).await;
+    eventually("all are open", || pool.stats().live == connections as usize).await;
     let backends = "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE usename = 'app'";
     let changed = |before: &str, now: &str| now.split(' ').all(|pid| !before.split(' ').any(|old| old == pid));
     // First the server, then the Secret; and the other way round. The old connections drain once the new password works.

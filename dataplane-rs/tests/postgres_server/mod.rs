@@ -48,6 +48,30 @@ pub fn give(path: &Path) {
     }
 }
 
+fn copy(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").arg(from).arg(to).status().unwrap().success());
+}
+
+/// A data folder as initdb makes it, made once and kept with the build.
+fn template(bin: &Path) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let kept = folder.join(format!("postgres{}", bin.display().to_string().replace('/', "-")));
+    if !kept.exists() {
+        let home = tempfile::Builder::new().prefix("tailrace-pg-").tempdir_in("/var/tmp").unwrap();
+        give(home.path());
+        let data = home.path().join("data");
+        let mut initdb = unprivileged(bin.join("initdb"));
+        initdb.arg("-D").arg(&data).args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"]);
+        let output = initdb.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let own = tempfile::Builder::new().prefix("postgres-").tempdir_in(folder).unwrap();
+        copy(&data, &own.path().join("data"));
+        // Another test may have been first.
+        _ = fs::rename(own.path().join("data"), &kept);
+    }
+    kept
+}
+
 impl Server {
     /// Trust on loopback and the socket; superuser `postgres`.
     pub fn start() -> Self {
@@ -59,13 +83,8 @@ impl Server {
         let home = tempfile::Builder::new().prefix("tailrace-pg-").tempdir_in("/var/tmp").unwrap();
         give(home.path());
         let mut server = Self { port: free_port(), home, bin: binaries(), child: None };
-        let output = unprivileged(server.bin.join("initdb"))
-            .arg("-D")
-            .arg(server.data())
-            .args(["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "-N"])
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        copy(&template(&server.bin), &server.data());
+        give(&server.data());
         fs::write(server.data().join("pg_hba.conf"), hba).unwrap();
         for (name, content) in files {
             let path = server.data().join(name);

@@ -1,7 +1,7 @@
 //! How many connections this process may hold to one database, over all threads and both lanes (`maxConnections`).
 //! IO: none. May reject: nothing; who finds no room waits or goes without.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
@@ -19,6 +19,8 @@ pub struct Budget {
     pools: AtomicUsize,
     hungry: AtomicUsize,
     wanted: Notify,
+    /// New connections are refused for their credentials: who has some keeps them.
+    refused: AtomicBool,
 }
 
 /// Room for one connection; freed when dropped.
@@ -65,6 +67,7 @@ impl Budget {
             pools: AtomicUsize::new(0),
             hungry: AtomicUsize::new(0),
             wanted: Notify::new(),
+            refused: AtomicBool::new(false),
         })
     }
 
@@ -113,7 +116,9 @@ impl Budget {
 
     /// Asks all holders of idle connections to close one.
     pub fn want(&self) {
-        self.wanted.notify_waiters();
+        if !self.refused.load(Ordering::Relaxed) {
+            self.wanted.notify_waiters();
+        }
     }
 
     /// Resolves when somebody looks for room.
@@ -121,9 +126,14 @@ impl Budget {
         self.wanted.notified().await;
     }
 
-    /// Whether somebody outside of `own` is hungry.
+    /// Says whether new connections are refused for their credentials. A connection that is given up then is lost.
+    pub fn set_refused(&self, refused: bool) {
+        self.refused.store(refused, Ordering::Relaxed);
+    }
+
+    /// Whether a connection should be given up for somebody outside of `own` who is hungry.
     pub fn others_hungry(&self, own: &AtomicUsize) -> bool {
-        self.hungry.load(Ordering::Relaxed) > own.load(Ordering::Relaxed)
+        !self.refused.load(Ordering::Relaxed) && self.hungry.load(Ordering::Relaxed) > own.load(Ordering::Relaxed)
     }
 
     /// A pool begins to draw on it.
@@ -183,6 +193,9 @@ mod tests {
         tokio::pin!(waiter);
         assert!(tokio::time::timeout(HUNGRY * 2, &mut waiter).await.is_err());
         assert!(budget.others_hungry(&other) && !budget.others_hungry(&own));
+        budget.set_refused(true);
+        assert!(!budget.others_hungry(&other));
+        budget.set_refused(false);
         drop(b);
         let _b = waiter.await;
         assert!(!budget.others_hungry(&other));

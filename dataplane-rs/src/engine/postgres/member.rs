@@ -1,7 +1,7 @@
 //! One session of the exclusive lane: what is to be sent, what the server still owes, and whether it is fit for another borrower.
 //! IO: its own connection, and a second one to cancel. May reject: broken connections and unreadable messages (`Broken`).
 use super::budget::Permit;
-use super::connect::{self, ConnectError, Connection};
+use super::connect::{self, Connection};
 use super::session::{PINS, RESTORE, Standing};
 use super::statements::Statements;
 use super::target::Target;
@@ -382,12 +382,6 @@ impl Member {
         self.run("enforce", &[])?;
         self.sync();
         Ok(())
-    }
-
-    /// Opens one.
-    pub async fn open(target: Arc<Target>, permit: Permit, life: Duration, deadline: Instant) -> Result<Self, ConnectError> {
-        let connection = connect::connect(&target, super::Access::ReadOnly, deadline).await?;
-        Ok(Self::new(connection, target, permit, life))
     }
 }
 

@@ -3,10 +3,11 @@
 //! IO: connects; a janitor task looks after idle connections about once a second and ends with the pool.
 //! May reject: `PoolFull` when the queue is full or no connection came free in time, `Unavailable` when none can be opened.
 use super::budget::{Budget, Permit};
-use super::connect::ConnectError;
+use super::connect::{ConnectError, Connection, connect};
 use super::exclusive;
 use super::member::Member;
-use super::target::Source;
+use super::session::Access;
+use super::target::{Source, Target};
 use crate::engine::{Ask, Event, Failure};
 use rand::RngExt;
 use std::collections::VecDeque;
@@ -93,6 +94,12 @@ struct State {
     crowded: Backoff,
     /// The newest generation of files that a connection was opened with.
     proven: u64,
+    /// Its target: still tried when the credentials of newer files are refused (the Secret may change before the server).
+    good: Option<Arc<Target>>,
+    /// The next connection that comes back makes room for a trial of newer files.
+    trial: bool,
+    /// Newer files that do not work yet are tried less and less often.
+    unproven: Backoff,
     closed: bool,
 }
 
@@ -292,7 +299,7 @@ impl Shared {
     fn give_back(&self, mut member: Member) {
         let now = Instant::now();
         let mut state = self.state();
-        let old = member.generation() < state.proven;
+        let old = member.generation() < state.proven || std::mem::take(&mut state.trial);
         if state.closed || old || !member.clean(now) || self.owes(&state, &member, now) {
             state.live -= 1;
             drop(state);
@@ -405,29 +412,35 @@ impl Shared {
         self.connects.fetch_add(1, Ordering::Relaxed);
         let jitter = rand::rng().random_range(0.9..1.1);
         let limit = Instant::now() + self.limits.connect;
-        let opened = match self.source.read() {
-            Ok(target) => Member::open(Arc::new(target), permit, self.limits.life.mul_f64(jitter), limit).await,
-            Err(error) => Err(ConnectError::Target(error)),
-        };
+        let (opened, refused) = self.newest_or_good(limit).await;
         let error = match opened {
-            Ok(member) => {
+            Ok((connection, target)) => {
+                let member = Member::new(connection, Arc::clone(&target), permit, self.limits.life.mul_f64(jitter));
                 let old = {
                     let mut state = self.state();
                     state.live += 1;
                     state.down.worked();
                     state.crowded.worked();
-                    state.proven = state.proven.max(member.generation());
+                    if refused.is_some() {
+                        state.unproven.failed(&self.limits, Instant::now());
+                    } else if member.generation() >= state.proven {
+                        state.unproven.worked();
+                        state.proven = member.generation();
+                        state.good = Some(target);
+                    }
                     let proven = state.proven;
                     let old: Vec<Member> = state.idle.extract_if(.., |idle| idle.generation() < proven).collect();
                     state.live -= old.len();
                     old
                 };
                 drop(old);
-                *self.last_failure() = None;
+                self.budget.set_refused(false);
+                *self.last_failure() = refused;
                 return Ok(self.lend(member));
             }
             Err(error) => error,
         };
+        drop(permit);
         self.failures.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let mut state = self.state();
@@ -444,11 +457,33 @@ impl Shared {
             if short { None } else { Some(Failure::Unavailable) }
         };
         drop(state);
-        if crowded {
+        if error.is_credentials() {
+            self.budget.set_refused(true);
+        } else if crowded {
             self.budget.want();
         }
         *self.last_failure() = Some(error);
         Err(result)
+    }
+
+    /// By the files as they stand; if their credentials are refused, by those that worked last. Beside: that refusal.
+    async fn newest_or_good(&self, limit: Instant) -> (Result<(Connection, Arc<Target>), ConnectError>, Option<ConnectError>) {
+        let newest = match self.source.read() {
+            Ok(target) => Arc::new(target),
+            Err(error) => return (Err(error.into()), None),
+        };
+        let refused = match connect(&newest, Access::ReadOnly, limit).await {
+            Ok(connection) => return (Ok((connection, newest)), None),
+            Err(error) => error,
+        };
+        let good = self.state().good.clone().filter(|good| refused.is_credentials() && good.generation < newest.generation);
+        match good {
+            Some(good) => match connect(&good, Access::ReadOnly, limit).await {
+                Ok(connection) => (Ok((connection, good)), Some(refused)),
+                Err(_) => (Err(refused), None),
+            },
+            None => (Err(refused), None),
+        }
     }
 
     /// Once a second: files that changed, connections that died or aged.
@@ -459,9 +494,13 @@ impl Shared {
         let idle = self.limits.idle;
         let gone: Vec<Member> = state.idle.extract_if(.., |member| now >= member.idle_since() + idle || !member.alive(now)).collect();
         state.live -= gone.len();
-        let changed = state.live > 0 && generation > state.proven;
+        let changed = state.live > 0 && generation > state.proven && state.unproven.paused(now).is_none();
+        state.trial = changed && self.budget.free() == 0;
         drop(state);
         drop(gone);
+        if changed {
+            self.budget.set_refused(false);
+        }
         changed
     }
 
