@@ -10,7 +10,7 @@ use std::time::Duration;
 fn stack(rows: u32) -> (Server, Plane, Value) {
     let server = Server::start();
     let table = users(&server, rows);
-    let plane = Plane::start();
+    let plane = Plane::start_with(|config| config.threads = 2);
     let url = url_file(&plane, &server.url());
     let columns = || vec![column("id", "raw", 20, table, 1), column("name", "string", 25, table, 2)];
     let list = query(
@@ -326,6 +326,12 @@ fn every_answer_is_recorded_and_the_end_is_orderly() {
         wire.get(target);
         wire.answer();
     }
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let traced = format!("traceparent: 00-{trace}-b7ad6b7169203331-01\r\nPrefer: timing\r\n");
+    wire.send(&format!("GET /q/user?id=2 HTTP/1.1\r\nHost: a\r\nX-API-Key: {KEY}\r\n{traced}\r\n"));
+    let answer = wire.answer();
+    let timing = answer.header("Server-Timing").unwrap();
+    assert!(["auth;dur=", ", queue;dur=", ", db;dur=", ", encode;dur="].iter().all(|part| timing.contains(part)), "{timing}");
     let data = plane.data.path().to_owned();
     plane.signal();
     let kept = tempfile::tempdir().unwrap();
@@ -336,7 +342,16 @@ fn every_answer_is_recorded_and_the_end_is_orderly() {
     assert_eq!((drained.calls_cut, drained.runs_left), (0, 0));
     std::fs::copy(data.join("runs.sqlite"), &copy).unwrap();
     let runs = Plane::runs(directory.path());
-    let expected = [("user", 200, "", 1), ("user", 422, "invalid_parameters", 0), ("users", 200, "", 2), ("", 404, "query_not_found", 0)];
+    let expected = [
+        ("user", 200, "", 1),
+        ("user", 422, "invalid_parameters", 0),
+        ("users", 200, "", 2),
+        ("", 404, "query_not_found", 0),
+        ("user", 200, "", 1),
+    ];
     let runs: Vec<_> = runs.iter().map(|(query, status, code, rows)| (query.as_str(), *status, code.as_str(), *rows)).collect();
     assert_eq!(runs, expected);
+    let store = rusqlite::Connection::open(directory.path().join("runs.sqlite")).unwrap();
+    let stored: String = store.query_row("SELECT lower(hex(trace)) FROM runs WHERE trace IS NOT NULL", [], |row| row.get(0)).unwrap();
+    assert_eq!(stored, trace);
 }
