@@ -45,7 +45,7 @@ fn stored(data: &Path) -> (i64, i64, i64) {
     let store = rusqlite::Connection::open(data.join("runs.sqlite")).unwrap();
     store
         .query_row(
-            "SELECT count(*), max(seq), sum(bytes <> seq OR c.name <> 'unauthorized') FROM runs JOIN names c ON c.id = code",
+            "SELECT count(*), coalesce(max(seq), 0), coalesce(sum(bytes <> seq OR c.name <> 'unauthorized'), 0) FROM runs JOIN names c ON c.id = code",
             [],
             |r| Ok((r.get(0)?, r.get(1)?, r.get(2)?)),
         )
@@ -116,16 +116,16 @@ fn a_full_disk_is_noticed_before_an_answer_leaves() {
         eprintln!("SKIPPED: no user namespaces here; `sysctl kernel.unprivileged_userns_clone=1` brings them");
         return;
     }
-    run_child("child_full", "unshare -rm bash -ec \"mount -t tmpfs -o size=24m none \\$TAILRACE_TEST_DIR; CHILD\"");
+    run_child("child_full", "unshare -rm bash -ec \"mount -t tmpfs -o size=64m none \\$TAILRACE_TEST_DIR; CHILD\"");
 }
 
-/// 24 MiB in all, half of it taken: a second segment of 8 MiB finds no room.
+/// 64 MiB in all, 12 of them free: a second segment of 8 MiB finds no room.
 #[test]
 #[ignore = "run by the test above, as a process of its own"]
 fn child_full() {
     let data = PathBuf::from(std::env::var_os(DIR).unwrap());
     let filler = data.join("filler");
-    std::fs::write(&filler, vec![1; 12 << 20]).unwrap();
+    std::fs::write(&filler, vec![1; 52 << 20]).unwrap();
     let spool = Spool::open(&data).unwrap();
     spool.configure(1 << 30, OnFull::Reject, Durability::Process);
     let names = Arc::new(Names::default());
@@ -152,6 +152,10 @@ fn child_full() {
     // The store shares the disk and can't take much either; both go on when there is room again.
     let shipper = ship(&data, &spool);
     std::thread::sleep(Duration::from_millis(300));
+    // What is not in the store is not said to be.
+    let waiting = spool.waiting();
+    let in_store = std::panic::catch_unwind(|| stored(&data).0).unwrap_or(0) as u64;
+    assert!(waiting + in_store >= full_at, "{waiting} waiting, {in_store} stored, {full_at} recorded");
     std::fs::remove_file(&filler).unwrap();
     while recorder.is_full() {
         assert!(Instant::now() < deadline, "never free again");

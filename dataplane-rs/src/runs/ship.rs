@@ -377,6 +377,10 @@ impl Worker {
                 }
             }
             self.commit(batch, &moved)?;
+            // Only now: what is rolled back is not shipped.
+            for progress in &progress {
+                progress.feed.shipped.store(progress.sequence, Ordering::Relaxed);
+            }
         }
         for progress in &mut progress {
             self.free(progress)?;
@@ -512,7 +516,6 @@ impl Progress {
                 break;
             }
         }
-        self.feed.shipped.store(self.sequence, Ordering::Relaxed);
         Ok(())
     }
 }
