@@ -341,6 +341,20 @@ fn answers_wait_for_the_disk_where_that_is_asked_for() {
 }
 
 #[test]
+fn lanes_are_opened_anew_when_only_the_connection_changes() {
+    let Stack { plane, mut snapshot, server } = stack();
+    promote(&plane, "/q/user?id=1");
+    snapshot["version"] = json!(2);
+    snapshot["connections"][0]["maxConnections"] = json!(6);
+    plane.pushed(&snapshot);
+    promote(&plane, "/q/user?id=1");
+    // The old lanes are given up.
+    eventually("no more than allowed", || {
+        server.psql("SELECT count(*) <= 6 FROM pg_stat_activity WHERE application_name = 'tailrace'") == "t"
+    });
+}
+
+#[test]
 fn a_new_password_is_used_without_an_error() {
     let server = Server::start_with("local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n", &[]);
     let table = users(&server, 100);

@@ -383,17 +383,22 @@ impl Core {
         Some(self.databases.get(at)?.exclusive.submit(ask))
     }
 
-    /// What an exclusive answer says of its query; true when this made it ready for the shared lane.
+    /// What an exclusive answer says of its query.
     pub fn learn(&mut self, call: &Call, database_us: u64, bytes: usize) {
         let Some(query) = call.query().filter(|query| query.shared && !call.is_stream()) else { return };
         let Some(standing) = self.standings.get_mut(query.slot as usize) else { return };
-        if standing.version == query.version_id
-            && standing.answered(database_us, bytes)
+        if standing.version != query.version_id {
+            return;
+        }
+        if standing.answered(database_us, bytes) {
+            self.observer.report(&Observation::QueryPromoted { query: query.name.clone() });
+        }
+        // Also one that earned it at another database of the same name: this one has no lane yet.
+        if standing.shared()
             && let Some(&at) = call.plan.as_ref().and_then(|plan| plan.databases.get(query.connection as usize))
             && let Some(database) = self.databases.get_mut(at)
         {
             database.want();
-            self.observer.report(&Observation::QueryPromoted { query: query.name.clone() });
         }
     }
 }
