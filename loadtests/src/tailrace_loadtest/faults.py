@@ -131,6 +131,8 @@ def run(rounds: int, seed: int, least: int, connections: int) -> int:
     for holds, text in faults:
         if holds:
             say(f"FAILED: {text}")
+    good = sum(each.report["statuses"].get("200", 0) for each in played)
+    say(f"{good} answers were 200, the others problems while one of the two was away")
     say(
         f"{len(played)} rounds, {sum(len(each.killed) for each in played)} kills, {restarts} restarts, {lost} calls under way at the kills, {stored.gaps()} gaps in the store, seed {seed}"
     )
