@@ -6,9 +6,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from tailrace_contract.plan import ApiPlan, Mask, ParamType, QueryPlan, Returns
+from tailrace_contract.plan import ApiPlan, Mask, ParamType, Pooler, QueryPlan, Returns
 from tailrace_gateway.compile.compiler import Compiled, Compiler
 from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, KeySpec, MaskSpec, ParamSpec, QuerySpec, RoleSpec
+from tailrace_loadtest.servers.pgbouncer import PgBouncer
 from tailrace_loadtest.servers.postgres import Postgres
 
 API = ApiPlan(namespace="retail", name="shop")
@@ -207,3 +208,19 @@ def test_the_version_of_a_query_says_what_its_answers_depend_on(server: Postgres
     three = Compiler().compile(other, 1)
     assert plan(three, "all").version != plan(one, "all").version
     assert plan(three, "view").version == plan(one, "view").version
+
+
+def test_behind_a_transaction_pooler_no_setting_stays(server: Postgres, tmp_path: Path) -> None:
+    compiler = Compiler()
+    with PgBouncer(server, pool_size=1) as pooler:
+        (tmp_path / "url").write_text(pooler.url("changing"))
+        api = spec(tmp_path, QuerySpec("bad", "main", "SELECT nothing"), *spec(tmp_path).queries)
+        plain = ConnectionSpec("main", str(tmp_path / "url"), session=(("work_mem", "77MB"),), pooler=Pooler.TRANSACTION)
+        compiled = compiler.compile(replace(api, connections=(plain,)), 1)
+        assert refusals(compiled) == {("query", "bad", "database_refused")}
+        assert shown(compiled, "all") == {"id": "", "name": "", "email": "redact"}
+        # The pooler's only server connection is as it was.
+        with psycopg.connect(pooler.url("changing"), autocommit=True) as caller:
+            for setting in ("work_mem", "search_path", "timezone", "default_transaction_read_only"):
+                value = caller.execute("SELECT setting = reset_val FROM pg_settings WHERE lower(name) = %s", (setting,)).fetchone()
+                assert value == (True,)

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tailrace_contract.codes import Refusal
-from tailrace_contract.plan import BigNumbers, Engine
+from tailrace_contract.plan import BigNumbers, Engine, Pooler
 
 from tailrace_gateway.compile.decision import Verdict, decide
 from tailrace_gateway.compile.facts import Database, RoleOnDatabase
@@ -188,7 +188,7 @@ class Compiler:
             return self._open_sqlite(url, connection)
         tls = postgres_session.TlsFiles(connection.ca_file, connection.certificate_file, connection.key_file)
         try:
-            session = postgres_session.Session(url, connection.session, tls)
+            session = postgres_session.Session(url, connection.session, tls, pooled=connection.pooler is Pooler.TRANSACTION)
         except UriError as error:
             raise RefusedError(Refusal.INVALID_URL, f"the URL cannot be read: {error}") from None
         try:

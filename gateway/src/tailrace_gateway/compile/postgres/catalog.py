@@ -145,11 +145,8 @@ def fingerprint(session: Session) -> str:
 
 def load(session: Session) -> Catalog:
     """Reads everything in one read-only snapshot, so that it is one moment."""
-    session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-    try:
+    with session.rolled_back("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"):
         return _load(session)
-    finally:
-        session.rows("ROLLBACK")
 
 
 def _load(session: Session) -> Catalog:

@@ -45,7 +45,7 @@ def probe(session: Session, sql: str, params: Sequence[int]) -> Probed:
         raise UnavailableError
     types = [str(name) for (name,) in session.rows(_TYPE_NAMES, (list(params),))] if params else []
     try:
-        with session.rolled_back(write=True):
+        with session.rolled_back("BEGIN READ WRITE"):
             session.command(f"CREATE FUNCTION pg_temp.{_NAME}({', '.join(types)}) RETURNS void LANGUAGE sql BEGIN ATOMIC {sql}\n; END")
             rows = session.rows(
                 "SELECT oid::int8, prosqlbody::text FROM pg_proc WHERE proname = $1 AND pronamespace = pg_my_temp_schema()", (_NAME,)

@@ -66,7 +66,11 @@ class TlsFiles:
 
 
 class Session:
-    """One connection. Use as a context manager; not thread-safe."""
+    """One connection. Use as a context manager; not thread-safe.
+
+    `pooled`: behind a pooler in transaction mode, where a setting of the session would reach other clients: then everything happens in one
+    transaction with settings of its own, each statement behind a savepoint, and closing rolls it back.
+    """
 
     def __init__(
         self,
@@ -74,6 +78,8 @@ class Session:
         settings: Sequence[tuple[str, str]] = (),
         tls: TlsFiles = TlsFiles(),
         statement_timeout_ms: int = 10_000,
+        *,
+        pooled: bool = False,
     ) -> None:
         uri = postgres_uri.parse(url, postgres_uri.Files(tls.ca, tls.certificate, tls.key))
         given: dict[str, Any] = dict(uri.keywords())
@@ -82,12 +88,17 @@ class Session:
         except psycopg.Error as error:
             raise UnreachableError("connecting failed") from error
         self._connection.cursor_factory = psycopg.RawCursor
+        self._pooled = False
         try:
+            if pooled:
+                self.rows("BEGIN")
+                self._pooled = True
             for name, value in (*settings, *PINS, ("statement_timeout", str(statement_timeout_ms)), ("lock_timeout", "2000")):
-                self.rows("SELECT set_config($1, $2, false)", (name, value))
+                self.rows("SELECT set_config($1, $2, $3)", (name, value, pooled))
             self.search_path = pinned_search_path(str(self.rows("SHOW search_path")[0][0]))
-            self.rows("SELECT set_config('search_path', $1, false)", (self.search_path,))
-            self.rows("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+            self.rows("SELECT set_config('search_path', $1, $2)", (self.search_path, pooled))
+            if not pooled:
+                self.rows("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
         except BaseException:
             self._connection.close()
             raise
@@ -100,42 +111,65 @@ class Session:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Runs one statement of ours and returns its rows (none for a command)."""
+        with self._guarded():
+            try:
+                with self._connection.cursor(row_factory=tuple_row) as cursor:
+                    cursor.execute(sql, values or None)
+                    return cursor.fetchall() if cursor.description is not None else []
+            except psycopg.Error as error:
+                raise _translated(error, self._connection) from error
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """In the one transaction of a pooled session a statement that fails must not take the others with it."""
+        if not self._pooled:
+            yield
+            return
+        self._control("SAVEPOINT one")
         try:
-            with self._connection.cursor(row_factory=tuple_row) as cursor:
-                cursor.execute(sql, values or None)
-                return cursor.fetchall() if cursor.description is not None else []
+            yield
+        except ServerError:
+            self._control("ROLLBACK TO SAVEPOINT one")
+            raise
+        self._control("RELEASE SAVEPOINT one")
+
+    def _control(self, sql: str) -> None:
+        try:
+            self._check(self._connection.pgconn.exec_(sql.encode()))
         except psycopg.Error as error:
             raise _translated(error, self._connection) from error
 
     @contextmanager
-    def rolled_back(self, *, write: bool = False) -> Iterator[None]:
-        """A transaction that leaves nothing behind, whatever happens in it."""
-        self.rows("BEGIN READ WRITE" if write else "BEGIN READ ONLY")
+    def rolled_back(self, begin: str = "BEGIN READ ONLY") -> Iterator[None]:
+        """A transaction (or, in a pooled session, a part of it) that leaves nothing behind, whatever happens in it."""
+        self._control("SAVEPOINT part" if self._pooled else begin)
         try:
             yield
         finally:
             try:
-                self.rows("ROLLBACK")
+                self._control("ROLLBACK TO SAVEPOINT part" if self._pooled else "ROLLBACK")
             except (ServerError, UnreachableError):
                 self._connection.close()
 
     def command(self, sql: str) -> None:
         """Runs one command by the extended protocol, which refuses several."""
-        try:
-            self._check(self._connection.pgconn.exec_params(sql.encode(), None))
-        except psycopg.Error as error:
-            raise _translated(error, self._connection) from error
+        with self._guarded():
+            try:
+                self._check(self._connection.pgconn.exec_params(sql.encode(), None))
+            except psycopg.Error as error:
+                raise _translated(error, self._connection) from error
 
     def describe(self, sql: str, params: Sequence[int] = ()) -> Described:
         """Prepares an unnamed statement, which plans and runs nothing, and asks for its description."""
         connection = self._connection.pgconn
         encoded = sql.encode()
-        try:
-            self._check(connection.prepare(b"", encoded, list(params) or None))
-            result = connection.describe_prepared(b"")
-            self._check(result)
-        except psycopg.Error as error:
-            raise _translated(error, self._connection) from error
+        with self._guarded():
+            try:
+                self._check(connection.prepare(b"", encoded, list(params) or None))
+                result = connection.describe_prepared(b"")
+                self._check(result)
+            except psycopg.Error as error:
+                raise _translated(error, self._connection) from error
         return Described(
             tuple(result.param_type(n) for n in range(result.nparams)),
             tuple(
