@@ -1,28 +1,28 @@
 //! Admission: one request → one call on its way, or its answer at once. The order of the checks is the contract's ("A call").
 //! May reject: everything that the contract lists before the database is asked. IO: none.
-use super::call::{Asked, Call, Pinned, Ticket};
+use super::admission::{self, ALLOW, ALLOW_WRITE, Refusal};
+use super::call::{Call, Pinned, Ticket};
 use super::desk::{Cost, Desk};
 use super::forwarded::Forward;
 use crate::auth::address;
-use crate::codes::{Code, Fault};
+use crate::codes::Code;
 use crate::config::Limits;
-use crate::encode::cursor::Subject;
 use crate::engine::postgres::{self, Access, ConnectError};
 use crate::engine::{Ask, Event};
 use crate::http::client::Body;
 use crate::http::head::{self, Credential, Field, Head, Method};
-use crate::http::negotiate::{self, Coding};
 use crate::http::output::Output;
 use crate::http::response::{self, Form};
-use crate::http::server::Worker;
-use crate::lanes::database::{Database, LaneError, Link};
+use crate::http::worker::Worker;
+use crate::lanes::database::Database;
+use crate::lanes::lane::{LaneError, Link};
 use crate::lanes::standing::Standing;
 use crate::observe::meter::Meter;
 use crate::observe::{Observation, Observer};
-use crate::params::{self, BindError, Bound, url};
+use crate::params::url;
 use crate::plan::backend::Backend;
-use crate::plan::snapshot::{OnFull, Returns};
-use crate::plan::tables::{Query, Tables, Variant};
+use crate::plan::snapshot::OnFull;
+use crate::plan::tables::Tables;
 use crate::runs::{Client, Recorder, Spool};
 use slab::Slab;
 use std::cell::RefCell;
@@ -32,10 +32,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Receiver;
 
-/// Rows of a JSON answer without paging.
-const JSON_ROWS: u32 = 10_000;
-/// Bindings that a thread remembers for one snapshot. Beyond it they are compiled at each call.
-const BOUND: usize = 100_000;
 /// One attempt to connect a lane, over all hosts.
 const CONNECT: Duration = Duration::from_secs(10);
 
@@ -90,22 +86,6 @@ pub struct Core {
     values: Vec<u8>,
     unrecorded: Vec<u8>,
 }
-
-/// Why a call is refused before it is sent.
-struct Refusal {
-    code: Code,
-    faults: Vec<(String, Fault)>,
-    allow: Option<&'static str>,
-}
-
-impl From<Code> for Refusal {
-    fn from(code: Code) -> Self {
-        Self { code, faults: Vec::new(), allow: None }
-    }
-}
-
-const ALLOW: &str = "GET, HEAD, POST, OPTIONS";
-const ALLOW_WRITE: &str = "POST, OPTIONS";
 
 enum Lane {
     Shared,
@@ -273,7 +253,7 @@ impl Core {
     #[inline]
     fn check(&mut self, head: &Head<'_>, body: Body<'_>, peer: IpAddr, call: &mut Call) -> Result<Lane, Box<Refusal>> {
         let refuse = |code: Code| Err(Box::new(Refusal::from(code)));
-        let timed = timing(head).then(Instant::now);
+        let timed = admission::timing(head).then(Instant::now);
         call.client = Client::of(peer);
         if let Field::Once(value) = head.traceparent
             && let Some((id, sampled)) = head::trace(value)
@@ -317,7 +297,7 @@ impl Core {
         let Some(sight_at) = tables.sight_of(key.role, query_at) else { return refuse(hidden) };
         let bound = match &key.bind {
             None => query.unbound.clone(),
-            Some(bind) => match bindings(plan, key_at, query_at, query, bind) {
+            Some(bind) => match admission::bindings(plan, key_at, query_at, query, bind) {
                 Some(bound) => bound,
                 None => return refuse(hidden),
             },
@@ -331,8 +311,8 @@ impl Core {
         if let Some(code) = refused {
             return refuse(code);
         }
-        let mut format = format(head).map_err(|code| Box::new(Refusal::from(code)))?;
-        let body = check_body(head, body)?;
+        let mut format = admission::format(head).map_err(|code| Box::new(Refusal::from(code)))?;
+        let body = admission::check_body(head, body)?;
         self.values.clear();
         let given = query.spec.decode(&bound, head.arguments, body, &mut self.values);
         let given = given.map_err(|refused| Box::new(Refusal { code: refused.code, faults: refused.faults, allow: None }))?;
@@ -340,9 +320,9 @@ impl Core {
             format = chosen;
         }
         call.form.format = format;
-        call.form.coding = coding(head);
+        call.form.coding = admission::coding(head);
         call.values.clear();
-        place(call, tables, query, query_at, sight_at, &self.values, &given, &key.id)?;
+        admission::place(call, tables, query, query_at, sight_at, &self.values, &given, &key.id)?;
         if query.page.is_some() {
             call.link.extend_from_slice(b"/q/");
             call.link.extend_from_slice(query.name.as_bytes());
@@ -356,10 +336,10 @@ impl Core {
             }
         }
         if query.write {
-            idempotency(call, head, tables, query, &self.values)?;
+            admission::idempotency(call, head, tables, query, &self.values)?;
         }
         if query.record_params {
-            call.params = Some(record(query, &self.values));
+            call.params = Some(admission::record(query, &self.values));
         }
         call.deadline = call.began + query.timeout;
         call.timing = timed.map(|start| start.elapsed().as_nanos() as u64);
@@ -401,161 +381,6 @@ impl Core {
             database.want();
         }
     }
-}
-
-/// A key's fixed values for a query; None when the query lacks one of them, or can't take it.
-#[cold]
-fn bindings(
-    plan: &Pinned,
-    key_at: u32,
-    query_at: u32,
-    query: &Query,
-    bind: &serde_json::Map<String, serde_json::Value>,
-) -> Option<Arc<Bound>> {
-    if let Some(known) = plan.bound.borrow().get(&(key_at, query_at)) {
-        return known.clone();
-    }
-    let bound = match query.spec.bound(bind) {
-        Ok(bound) => Some(Arc::new(bound)),
-        // The second is refused when the key is compiled: here it fails closed.
-        Err(BindError::Undeclared(_) | BindError::Fault(..)) => None,
-    };
-    let mut known = plan.bound.borrow_mut();
-    if known.len() < BOUND {
-        known.insert((key_at, query_at), bound.clone());
-    }
-    bound
-}
-
-fn format(head: &Head<'_>) -> Result<crate::encode::Format, Code> {
-    let requested = if head.arguments.is_empty() { None } else { url::requested(head.arguments).map_err(|_| Code::NotAcceptable)? };
-    match head.accept {
-        Field::Absent | Field::Once(b"*/*") => Ok(requested.unwrap_or(crate::encode::Format::Json)),
-        Field::Once(value) => negotiate::format(requested, [value]).map_err(|_| Code::NotAcceptable),
-        Field::Several => negotiate::format(requested, values(head, "accept")).map_err(|_| Code::NotAcceptable),
-    }
-}
-
-fn coding(head: &Head<'_>) -> Coding {
-    match head.accept_encoding {
-        Field::Absent => Coding::Identity,
-        Field::Once(value) => negotiate::coding([value]),
-        Field::Several => negotiate::coding(values(head, "accept-encoding")),
-    }
-}
-
-fn values<'a>(head: &'a Head<'_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    head.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
-}
-
-fn timing(head: &Head<'_>) -> bool {
-    let asks = |value: &[u8]| value.split(|&b| b == b',').any(|token| token.trim_ascii().eq_ignore_ascii_case(b"timing"));
-    match head.prefer {
-        Field::Absent => false,
-        Field::Once(value) => asks(value),
-        Field::Several => values(head, "prefer").any(asks),
-    }
-}
-
-/// The JSON body of a POST: media type (415) before size (413).
-#[inline]
-fn check_body<'a>(head: &Head<'_>, body: Body<'a>) -> Result<Option<&'a [u8]>, Box<Refusal>> {
-    if head.method != Method::Post || body == Body::Whole(&[]) {
-        return Ok(None);
-    }
-    let json = match head.content_type {
-        Field::Once(value) => {
-            let end = value.iter().position(|&b| b == b';').unwrap_or(value.len());
-            value.get(..end).is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/json"))
-        }
-        Field::Absent | Field::Several => false,
-    };
-    if !json {
-        return Err(Box::new(Code::UnsupportedMediaType.into()));
-    }
-    match body {
-        Body::Whole(body) => Ok(Some(body)),
-        Body::TooLarge => Err(Box::new(Code::BodyTooLarge.into())),
-    }
-}
-
-/// Puts the values in the places of the statement that answers the call.
-#[inline]
-#[allow(clippy::too_many_arguments, reason = "all that is known of the call by now")]
-fn place(
-    call: &mut Call,
-    tables: &Tables,
-    query: &Query,
-    query_at: u32,
-    sight: u32,
-    values: &[u8],
-    given: &params::Given<'_>,
-    key: &str,
-) -> Result<(), Box<Refusal>> {
-    let mut asked = Asked { query: query_at, sight, variant: Variant::Plain, rows: JSON_ROWS, limit: 0 };
-    let internal = || Box::new(Refusal::from(Code::InternalError));
-    let Some(page) = &query.page else {
-        (asked.rows, asked.limit) = match query.returns {
-            Returns::One => (1, 2),
-            Returns::None => (0, 0),
-            Returns::Many if call.form.format == crate::encode::Format::Json => (JSON_ROWS, JSON_ROWS + 1),
-            Returns::Many => (u32::MAX, 0),
-        };
-        call.asked = asked;
-        return params::place(values, &query.statement.plan.params, &mut call.values).ok_or_else(internal);
-    };
-    asked.rows = given.page_size.unwrap_or(page.plan.default_size);
-    let engine = tables.backends.get(query.connection as usize).ok_or_else(internal)?.plan.engine;
-    match &given.cursor {
-        None => {
-            asked.variant = Variant::First;
-            params::place(values, &page.first.plan.params, &mut call.values).ok_or_else(internal)?;
-        }
-        Some(cursor) => {
-            asked.variant = Variant::Next;
-            params::place(values, &page.next.plan.params, &mut call.values).ok_or_else(internal)?;
-            let subject = Subject { key, query: &query.name, version: &query.version };
-            let opener = tables.cursor_key.as_ref().ok_or_else(internal)?;
-            let opened = opener.open(subject, cursor, page.plan.keys.len(), engine, &mut call.values);
-            opened.map_err(|_| Box::new(Refusal::from(Code::InvalidCursor)))?;
-        }
-    }
-    params::push_integer(u64::from(asked.rows) + 1, engine, &mut call.values);
-    call.asked = asked;
-    Ok(())
-}
-
-/// 1 to 255 printable ASCII characters, and a table to keep it in.
-#[cold]
-fn idempotency(call: &mut Call, head: &Head<'_>, tables: &Tables, query: &Query, values: &[u8]) -> Result<(), Box<Refusal>> {
-    let key = match head.idempotency_key {
-        Field::Absent => return Ok(()),
-        Field::Several => return Err(Box::new(Code::InvalidIdempotencyKey.into())),
-        Field::Once(key) => key,
-    };
-    let table = tables.backends.get(query.connection as usize).and_then(|backend| backend.plan.idempotency_table.as_ref());
-    if table.is_none() {
-        return Err(Box::new(Code::IdempotencyUnavailable.into()));
-    }
-    if key.is_empty() || key.len() > 255 || !key.iter().all(|b| matches!(b, b' '..=b'~')) {
-        return Err(Box::new(Code::InvalidIdempotencyKey.into()));
-    }
-    let arguments = crate::engine::arguments(&query.name, values);
-    call.idempotency = Some(Box::new((String::from_utf8_lossy(key).into_owned(), arguments)));
-    Ok(())
-}
-
-/// The call's values by parameter, as a JSON object of texts.
-#[cold]
-fn record(query: &Query, values: &[u8]) -> String {
-    let mut object = serde_json::Map::new();
-    let mut rest = values;
-    for name in &query.params {
-        let value = crate::encode::rows::next(&mut rest).ok().flatten();
-        let text = value.map_or(serde_json::Value::Null, |value| String::from_utf8_lossy(value).into_owned().into());
-        object.insert(name.to_string(), text);
-    }
-    serde_json::Value::Object(object).to_string()
 }
 
 /// Connects a lane and hands the connection to the driver. One that replaces another takes room of its own.

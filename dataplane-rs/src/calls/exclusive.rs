@@ -11,7 +11,7 @@ use crate::http::client::Signal;
 use crate::http::compress::Stream as Packer;
 use crate::http::negotiate::Coding;
 use crate::http::response::{self, Length, Success};
-use crate::http::server::{Worker, room};
+use crate::http::worker::{Worker, room};
 use crate::plan::snapshot::Returns;
 use crate::runs::{Close, RunId, ServedBy};
 use std::rc::Rc;
@@ -47,7 +47,7 @@ pub async fn run(worker: Rc<Worker>, call: Box<Call>) {
     let Some(events) = submit(&worker, &call) else {
         return worker.tell(ticket, |core, output| core.desk.refuse(call, Code::InternalError, Cost::default(), output));
     };
-    Exclusive { worker, call, signal, events, queue_us, begun: false }.answer().await;
+    Exclusive { worker, call, signal, events, queue_us, begun: false, repeated: false }.answer().await;
 }
 
 fn signal(worker: &Worker, ticket: Ticket) -> Option<Rc<Signal>> {
@@ -112,6 +112,8 @@ struct Exclusive {
     queue_us: u64,
     /// Rows came.
     begun: bool,
+    /// It was asked once more.
+    repeated: bool,
 }
 
 impl Exclusive {
@@ -126,7 +128,7 @@ impl Exclusive {
     async fn next(&mut self) -> Option<Event> {
         match self.event().await {
             Some(Event::Failed(Failure::Unavailable)) if self.may_repeat() => {
-                self.call.sent_times += 1;
+                self.repeated = true;
                 let again = submit(&self.worker, &self.call)?;
                 self.events = again;
                 self.event().await
@@ -140,7 +142,7 @@ impl Exclusive {
 
     fn may_repeat(&self) -> bool {
         let write = self.call.query().is_none_or(|query| query.write);
-        !self.begun && !write && self.call.sent_times == 0 && Instant::now() < self.call.deadline
+        !self.begun && !write && !self.repeated && Instant::now() < self.call.deadline
     }
 
     async fn event(&mut self) -> Option<Event> {

@@ -10,7 +10,7 @@ use crate::http::client::Signal;
 use crate::http::forward::{Answer, Asked, Facts, Unanswered};
 use crate::http::head::Head;
 use crate::http::response;
-use crate::http::server::{Worker, room};
+use crate::http::worker::{Worker, room};
 use crate::runs::{self, Close, RunId, ServedBy};
 use std::net::IpAddr;
 use std::rc::Rc;

@@ -1,5 +1,6 @@
 //! HTTP: bytes → request (`head`, `body`, `negotiate`), answer → bytes (`response`, `compress`), and the connections between
-//! (`output` keeps their order, `client` reads and writes one, `server` runs a thread of them).
+//! (`output` keeps their order, `client` reads and writes one, `worker` is what the tasks
+//! of one thread share, `server` runs them).
 pub mod body;
 pub mod client;
 pub mod compress;
@@ -9,3 +10,4 @@ pub mod negotiate;
 pub mod output;
 pub mod response;
 pub mod server;
+pub mod worker;

@@ -2,6 +2,7 @@
 //! busy calls gather and leave together. Another lane opens only for a full flush or when the oldest waiter has waited two
 //! round trips. May reject: calls beyond the queue's bound, expired ones, all while the database is down. IO: its connections.
 use super::exclusive::Exclusive;
+use super::lane::{Lane, LaneError, Link, reason};
 use super::queue::FairQueue;
 use super::standing::{SLOW_US, Standing};
 use crate::calls::call::Call;
@@ -9,7 +10,6 @@ use crate::calls::desk::{Cost, Desk, Outputs, lane_rows};
 use crate::codes::Code;
 use crate::engine::Failure;
 use crate::engine::postgres::lane::{Answer, Broken, Pipeline};
-use crate::engine::postgres::{ConnectError, Connection, Permit};
 use crate::observe::{Observation, Observer};
 use crate::plan::backend::Backend;
 use bytes::Buf;
@@ -29,11 +29,9 @@ const FLUSH_BYTES: usize = 256 << 10;
 /// A lane that brings nothing for so long beyond `statement_timeout` is broken.
 const SILENCE: Duration = Duration::from_secs(1);
 /// After so long without any lane, calls are refused at once.
-const DOWN: Duration = Duration::from_secs(1);
+const DOWN: Duration = Duration::from_secs(3);
 /// Back-off between two attempts to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// A connection is replaced after so long (± 20 %).
-const LIFETIME: Duration = Duration::from_secs(1800);
 /// Times a call may be sent.
 const SENT_AT_MOST: u8 = 3;
 
@@ -51,47 +49,6 @@ pub struct Hands<'a, O> {
     pub scratch: &'a mut [u8],
     /// What happens is reported there.
     pub observer: &'a Observer,
-}
-
-/// Why a lane has no connection.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LaneError {
-    /// `maxConnections` are open: the exclusive lane has them.
-    #[error("no connection may be opened")]
-    NoRoom,
-    /// It could not be opened.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-}
-
-/// A connection and the room that it takes.
-#[derive(Debug)]
-pub struct Link {
-    /// Read-only, with the lane's timeout.
-    pub connection: Connection,
-    /// Freed with it.
-    pub permit: Permit,
-}
-
-#[derive(Debug)]
-struct Lane {
-    connection: Option<Connection>,
-    permit: Option<Permit>,
-    pipeline: Pipeline<Box<Call>>,
-    /// A connection that replaces this one when it is idle.
-    successor: Option<Link>,
-    connecting: bool,
-    attempts: u32,
-    /// Not before this is the next attempt.
-    retry: Instant,
-    /// The connection is replaced after this.
-    expires: Instant,
-    /// The flush left.
-    sent: Instant,
-    /// Calls in it.
-    size: usize,
-    /// Something was brought.
-    heard: Instant,
 }
 
 /// One thread's lanes to one database.
@@ -122,26 +79,13 @@ pub struct Database {
 impl Database {
     /// Without connections; `lanes` are opened when they are wanted, none when it is 0.
     pub fn new(backend: Arc<Backend>, lanes: usize, bound: usize, now: Instant) -> Self {
-        let lane = || Lane {
-            connection: None,
-            permit: None,
-            pipeline: Pipeline::default(),
-            successor: None,
-            connecting: false,
-            attempts: 0,
-            retry: now,
-            expires: now,
-            sent: now,
-            size: 0,
-            heard: now,
-        };
         Self {
             exclusive: Exclusive::new(&backend),
             backend,
             retired: false,
             wanted: false,
             queue: FairQueue::new(bound),
-            lanes: (0..lanes).map(|_| lane()).collect(),
+            lanes: (0..lanes).map(|_| Lane::new(now)).collect(),
             waiting: now,
             round_trip: Duration::from_millis(1),
             call_ns: 100_000,
@@ -456,15 +400,6 @@ impl Database {
     }
 }
 
-impl Lane {
-    fn take(&mut self, link: Link, now: Instant) {
-        (self.connection, self.permit) = (Some(link.connection), Some(link.permit));
-        self.pipeline = Pipeline::default();
-        self.expires = now + LIFETIME.mul_f64(rand::random_range(0.8..1.2));
-        self.heard = now;
-    }
-}
-
 impl<O: Outputs> Hands<'_, O> {
     fn refuse(&mut self, call: Box<Call>, code: Code) {
         let output = self.outputs.find(call.ticket);
@@ -533,20 +468,6 @@ fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queue: &mut Fai
                 queue.push_again(call);
             }
         }
-    }
-}
-
-/// Why there is no connection, in a word that shows no host.
-fn reason(error: &LaneError) -> &'static str {
-    match error {
-        LaneError::NoRoom => "no_room",
-        LaneError::Connect(error) if error.is_credentials() => "credentials",
-        LaneError::Connect(error) if error.is_full() => "server_full",
-        LaneError::Connect(ConnectError::Timeout) => "timeout",
-        LaneError::Connect(ConnectError::Unresolved) => "unresolved",
-        LaneError::Connect(ConnectError::Target(_)) => "url",
-        LaneError::Connect(ConnectError::Tls(_) | ConnectError::NoTls | ConnectError::Handshake) => "tls",
-        LaneError::Connect(_) => "unreachable",
     }
 }
 

@@ -2,5 +2,6 @@
 //! must have shown to be on it. Everything else is exclusive: one call a connection (`calls::exclusive`).
 pub mod database;
 pub mod exclusive;
+pub mod lane;
 pub mod queue;
 pub mod standing;

@@ -4,11 +4,12 @@
 //! When one fails, the server skips the rest up to the Sync: those are asked again, each with a Sync of its own, so that only
 //! the guilty caller fails. May reject: bytes that are not PostgreSQL's protocol, or an answer beyond `LARGEST` (`Broken`): the
 //! connection is of no further use, and whoever waits is handed back by `abandon`.
+use super::frontend;
 use super::wire::{self, Frame, ServerError};
 use crate::engine::Failure;
 use crate::plan::snapshot::{ColumnPlan, StatementPlan};
 use crate::plan::tables::Variant;
-use bytes::{Buf, BufMut, BytesMut};
+use bytes::{Buf, BytesMut};
 use std::collections::VecDeque;
 
 /// One caller's answer held in memory at most, bytes. Queries with such answers don't belong here.
@@ -192,7 +193,7 @@ impl<Q: Question> Pipeline<Q> {
 
     /// Ends the flush.
     pub fn sync(&mut self) {
-        put_sync(&mut self.out);
+        frontend::sync(&mut self.out);
         self.syncs += 1;
         self.singly = false;
     }
@@ -361,7 +362,7 @@ impl<Q: Question> Pipeline<Q> {
 
     fn again_singly(&mut self, mut flight: Flight<Q>) {
         flight.prepares = encode(&mut self.prepared, &mut self.out, &flight.call);
-        put_sync(&mut self.out);
+        frontend::sync(&mut self.out);
         self.syncs += 1;
         self.flying.push_back(flight);
     }
@@ -420,86 +421,25 @@ fn encode<Q: Question>(prepared: &mut Vec<Prepared>, out: &mut BytesMut, call: &
         close_all(prepared, out);
         prepared.version = version;
     }
-    let name = name(version, call.variant());
+    let name = frontend::name(version, call.variant());
     let statement = call.statement();
     let mut prepares = false;
     if let Some(state @ (State::Unknown | State::Stale)) = prepared.states.get_mut(call.variant() as usize) {
         *state = State::Sent;
         prepares = true;
-        put_close(&name, out);
-        message(b'P', out, |out| {
-            out.put_slice(&name);
-            out.put_slice(statement.sql.as_bytes());
-            out.put_u8(0);
-            out.put_u16(statement.oids.len() as u16);
-            statement.oids.iter().for_each(|&oid| out.put_u32(oid));
-        });
-        message(b'D', out, |out| {
-            out.put_u8(b'S');
-            out.put_slice(&name);
-        });
+        frontend::close(&name, out);
+        frontend::parse(&name, &statement.sql, &statement.oids, out);
+        frontend::describe(&name, out);
     }
-    let places = statement.oids.len() as u16;
-    message(b'B', out, |out| {
-        out.put_u8(0); // the unnamed portal
-        out.put_slice(&name);
-        out.put_u16(0); // all values are text
-        out.put_u16(places);
-        out.put_slice(call.values());
-        out.put_u16(0); // all columns are text
-    });
-    message(b'E', out, |out| {
-        out.put_u8(0);
-        out.put_u32(call.limit());
-    });
+    frontend::bind(&name, statement.oids.len() as u16, call.values(), out);
+    frontend::execute(call.limit(), out);
     prepares
 }
 
 fn close_all(prepared: &mut Prepared, out: &mut BytesMut) {
     for (state, variant) in prepared.states.iter_mut().zip([Variant::Plain, Variant::First, Variant::Next]) {
         if std::mem::take(state) != State::Unknown {
-            put_close(&name(prepared.version, variant), out);
+            frontend::close(&frontend::name(prepared.version, variant), out);
         }
-    }
-}
-
-fn put_close(name: &[u8], out: &mut BytesMut) {
-    message(b'C', out, |out| {
-        out.put_u8(b'S');
-        out.put_slice(name);
-    });
-}
-
-fn put_sync(out: &mut BytesMut) {
-    message(b'S', out, |_| {});
-}
-
-/// A statement's name with its NUL: the version in hex and which statement of it.
-#[inline]
-fn name(version: u64, variant: Variant) -> [u8; 18] {
-    let mut name = [0; 18];
-    for (n, byte) in name.iter_mut().take(16).enumerate() {
-        let digit = (version >> (60 - 4 * n)) as u8 & 15;
-        *byte = digit + if digit < 10 { b'0' } else { b'a' - 10 };
-    }
-    if let Some(last) = name.get_mut(16) {
-        *last = match variant {
-            Variant::Plain => b'p',
-            Variant::First => b'f',
-            Variant::Next => b'n',
-        };
-    }
-    name
-}
-
-#[inline]
-fn message(tag: u8, out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
-    out.put_u8(tag);
-    let at = out.len();
-    out.put_u32(0);
-    body(out);
-    let length = (out.len() - at) as u32;
-    if let Some(room) = out.get_mut(at..at + 4) {
-        room.copy_from_slice(&length.to_be_bytes());
     }
 }

@@ -7,6 +7,7 @@ pub mod budget;
 pub mod connect;
 mod exclusive;
 mod failure;
+mod frontend;
 pub mod idempotency;
 pub mod lane;
 mod member;

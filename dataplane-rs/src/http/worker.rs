@@ -1,0 +1,196 @@
+//! What the tasks of one serving thread share, and the end of a turn: runs are committed, then answers leave.
+//! May reject: answers whose runs could not be recorded. IO: the spool and the clients' sockets, at a turn's end.
+use super::client::Client;
+use super::forward::Gateway;
+use super::output::{Output, Retracted};
+use crate::calls::call::Ticket;
+use crate::calls::core::Core;
+use crate::calls::desk::Outputs;
+use crate::config::Limits;
+use crate::lanes::database::Hands;
+use crate::plan::snapshot::Durability;
+use crate::runs::Spool;
+use crate::shutdown::Phase;
+use slab::Slab;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+use tokio::sync::Notify;
+
+/// A thread's state, shared by its tasks.
+pub struct Worker {
+    /// Plans, lanes and the desk.
+    pub core: RefCell<Core>,
+    /// Connections.
+    pub clients: RefCell<Slab<Client>>,
+    pub(super) dirty: RefCell<Vec<u32>>,
+    /// Lanes to be connected, and connections that were made, wait here for the driver.
+    pub mailbox: RefCell<Vec<crate::calls::core::Letter>>,
+    pub(super) driver: RefCell<Option<Waker>>,
+    pub(super) woken: Cell<bool>,
+    pub(super) pulse: Notify,
+    pub(super) pulsing: Cell<bool>,
+    /// Outputs that wait for the disk: (commit number, connection, generation, position).
+    pub(super) held: RefCell<VecDeque<(u64, u32, u32, u64)>>,
+    pub(super) sync_wanted: Notify,
+    pub(super) generations: Cell<u32>,
+    pub(super) phase: Cell<Phase>,
+    pub(super) scratch: RefCell<Box<[u8]>>,
+    pub(super) lane_scratch: RefCell<Box<[u8]>>,
+    /// Bounds on clients.
+    pub limits: Limits,
+    pub(super) spool: Arc<Spool>,
+    /// What happens is reported there.
+    pub observer: Arc<crate::observe::Observer>,
+    /// Forwards what no plan covers.
+    pub gateway: Gateway,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").finish_non_exhaustive()
+    }
+}
+
+/// The clients as the desk sees them.
+pub struct Clients<'a> {
+    pub(super) slab: &'a mut Slab<Client>,
+    pub(super) dirty: &'a mut Vec<u32>,
+}
+
+impl Outputs for Clients<'_> {
+    #[inline]
+    fn find(&mut self, ticket: Ticket) -> Option<&mut Output> {
+        let client = self.slab.get_mut(ticket.connection as usize)?;
+        if client.generation != ticket.generation || client.gone {
+            return None;
+        }
+        if !std::mem::replace(&mut client.dirty, true) {
+            self.dirty.push(ticket.connection);
+        }
+        Some(&mut client.output)
+    }
+}
+
+impl Worker {
+    /// Has the driver run once more, behind what is ready now.
+    #[inline]
+    pub fn wake(&self) {
+        if !self.woken.replace(true)
+            && let Some(driver) = &*self.driver.borrow()
+        {
+            driver.wake_by_ref();
+        }
+    }
+
+    pub(super) fn enter(&self, phase: Phase) {
+        self.phase.set(phase);
+        if phase >= Phase::LameDuck {
+            for (_, client) in self.clients.borrow_mut().iter_mut() {
+                client.output.retire();
+                client.task.wake_by_ref();
+            }
+        }
+    }
+
+    /// Ends a call by its ticket, from a task: `with` gets the desk and the output, None when the client has left.
+    pub fn tell<R>(&self, ticket: Ticket, with: impl FnOnce(&mut Core, Option<&mut Output>) -> R) -> R {
+        let result = {
+            let (mut core, mut clients, mut dirty) = (self.core.borrow_mut(), self.clients.borrow_mut(), self.dirty.borrow_mut());
+            core.tick_if(!self.woken.get());
+            let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
+            with(&mut core, outputs.find(ticket))
+        };
+        self.wake();
+        result
+    }
+
+    /// Ends a connection in the middle of an answer: its client must not take it for whole.
+    pub fn cut(&self, ticket: Ticket) {
+        if let Some(client) = self.clients.borrow_mut().get_mut(ticket.connection as usize)
+            && client.generation == ticket.generation
+        {
+            client.gone = true;
+            client.notify();
+            client.task.wake_by_ref();
+        }
+    }
+
+    /// The turn's end: its runs are recorded, then its answers leave.
+    pub(super) fn turn_over(&self) {
+        let core = &mut *self.core.borrow_mut();
+        let clients = &mut *self.clients.borrow_mut();
+        let recorded = core.desk.recorder.commit();
+        let disk = self.spool.durability() == Durability::Disk;
+        let (number, now) = (core.desk.recorder.commit_number(), core.desk.clock.now);
+        let mut held = self.held.borrow_mut();
+        for id in self.dirty.borrow_mut().drain(..) {
+            let Some(client) = clients.get_mut(id as usize) else { continue };
+            client.dirty = false;
+            if recorded.is_err() {
+                match client.output.retract(core.unrecorded()) {
+                    Retracted::Replaced => {}
+                    Retracted::StreamLost => client.signal().lost.set(true),
+                    Retracted::Cut => client.gone = true,
+                }
+            }
+            let position = client.output.commit();
+            if disk {
+                held.push_back((number, id, client.generation, position));
+            } else {
+                client.output.release(position);
+                client.write(now);
+            }
+            settle(client);
+        }
+        if disk && !held.is_empty() {
+            self.sync_wanted.notify_one();
+        }
+        if recorded.is_err() {
+            core.spool_failed = true;
+        }
+    }
+
+    /// Keeps the deadlines of calls on shared lanes; true while there are any.
+    pub(super) fn sweep_databases(&self) -> bool {
+        let mut escaped = Vec::new();
+        let busy = {
+            let Core { desk, databases, standings, observer, .. } = &mut *self.core.borrow_mut();
+            let (mut clients, mut dirty) = (self.clients.borrow_mut(), self.dirty.borrow_mut());
+            desk.tick();
+            let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
+            let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut [], observer };
+            databases.iter_mut().fold(false, |busy, (_, database)| database.sweep(&mut hands) | busy)
+        };
+        self.wake();
+        self.core.borrow_mut().late.append(&mut escaped);
+        busy
+    }
+}
+
+/// Wakes the tasks that something has become possible for.
+pub(super) fn settle(client: &mut Client) {
+    client.notify();
+    if client.blocked || client.gone || client.output.ended() || !client.output.pending().is_empty() {
+        client.task.wake_by_ref();
+    }
+}
+
+/// Waits until it is a request's turn and there is room for its output; false when its client has left.
+pub async fn room(worker: &Worker, ticket: Ticket) -> bool {
+    loop {
+        let signal = {
+            let mut clients = worker.clients.borrow_mut();
+            let Some(client) = clients.get_mut(ticket.connection as usize) else { return false };
+            if client.generation != ticket.generation || client.gone {
+                return false;
+            }
+            if client.output.turn(ticket.number) && client.output.backlog() <= worker.limits.high_water {
+                return true;
+            }
+            client.signal()
+        };
+        signal.changed.notified().await;
+    }
+}

@@ -1,0 +1,95 @@
+//! One lane: a connection, the calls under way on it, and when it is to be replaced. IO: none of its own.
+use crate::calls::call::Call;
+use crate::engine::postgres::lane::Pipeline;
+use crate::engine::postgres::{ConnectError, Connection, Permit};
+use std::time::{Duration, Instant};
+
+/// A connection is replaced after so long (± 20 %).
+const LIFETIME: Duration = Duration::from_secs(1800);
+/// Why a lane has no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaneError {
+    /// `maxConnections` are open: the exclusive lane has them.
+    #[error("no connection may be opened")]
+    NoRoom,
+    /// It could not be opened.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+}
+
+/// A connection and the room that it takes.
+#[derive(Debug)]
+pub struct Link {
+    /// Read-only, with the lane's timeout.
+    pub connection: Connection,
+    /// Freed with it.
+    pub permit: Permit,
+}
+
+/// One connection and what is under way on it.
+#[derive(Debug)]
+pub struct Lane {
+    /// None: not connected.
+    pub connection: Option<Connection>,
+    /// The room that `connection` takes.
+    pub permit: Option<Permit>,
+    /// What was sent and not yet answered.
+    pub pipeline: Pipeline<Box<Call>>,
+    /// A connection that replaces this one when it is idle.
+    pub successor: Option<Link>,
+    /// An attempt is under way.
+    pub connecting: bool,
+    /// Failed ones in a row.
+    pub attempts: u32,
+    /// Not before this is the next attempt.
+    pub retry: Instant,
+    /// The connection is replaced after this.
+    pub expires: Instant,
+    /// The flush left.
+    pub sent: Instant,
+    /// Calls in it.
+    pub size: usize,
+    /// Something was brought.
+    pub heard: Instant,
+}
+
+impl Lane {
+    /// Not connected yet.
+    pub fn new(now: Instant) -> Self {
+        Self {
+            connection: None,
+            permit: None,
+            pipeline: Pipeline::default(),
+            successor: None,
+            connecting: false,
+            attempts: 0,
+            retry: now,
+            expires: now,
+            sent: now,
+            size: 0,
+            heard: now,
+        }
+    }
+
+    /// Starts anew on a fresh connection.
+    pub fn take(&mut self, link: Link, now: Instant) {
+        (self.connection, self.permit) = (Some(link.connection), Some(link.permit));
+        self.pipeline = Pipeline::default();
+        self.expires = now + LIFETIME.mul_f64(rand::random_range(0.8..1.2));
+        self.heard = now;
+    }
+}
+
+/// Why there is no connection, in a word that shows no host.
+pub fn reason(error: &LaneError) -> &'static str {
+    match error {
+        LaneError::NoRoom => "no_room",
+        LaneError::Connect(error) if error.is_credentials() => "credentials",
+        LaneError::Connect(error) if error.is_full() => "server_full",
+        LaneError::Connect(ConnectError::Timeout) => "timeout",
+        LaneError::Connect(ConnectError::Unresolved) => "unresolved",
+        LaneError::Connect(ConnectError::Target(_)) => "url",
+        LaneError::Connect(ConnectError::Tls(_) | ConnectError::NoTls | ConnectError::Handshake) => "tls",
+        LaneError::Connect(_) => "unreachable",
+    }
+}
