@@ -22,6 +22,8 @@ use tokio::sync::mpsc::Receiver;
 /// Rows that are kept to be answered with their length, bytes as the engine sends them. JSON beyond it is streamed, with its
 /// counts as trailers.
 const KEPT: usize = 4 << 20;
+/// Times that a read is asked once more. A restart may have ended more than one idle connection.
+const REPEATS: u8 = 2;
 /// Answers before it in its connection's order, with which a call may run at the same time.
 const BESIDE: u32 = 8;
 
@@ -47,7 +49,7 @@ pub async fn run(worker: Rc<Worker>, call: Box<Call>) {
     let Some(events) = submit(&worker, &call) else {
         return worker.tell(ticket, |core, output| core.desk.refuse(call, Code::InternalError, Cost::default(), output));
     };
-    Exclusive { worker, call, signal, events, queue_us, begun: false, repeated: false }.answer().await;
+    Exclusive { worker, call, signal, events, queue_us, begun: false, repeats: 0 }.answer().await;
 }
 
 fn signal(worker: &Worker, ticket: Ticket) -> Option<Rc<Signal>> {
@@ -112,8 +114,8 @@ struct Exclusive {
     queue_us: u64,
     /// Rows came.
     begun: bool,
-    /// It was asked once more.
-    repeated: bool,
+    /// Times that it was asked once more.
+    repeats: u8,
 }
 
 impl Exclusive {
@@ -124,14 +126,15 @@ impl Exclusive {
         Cost { queue_us, database_us, batch: 1 }
     }
 
-    /// The next event; None when the client left first. A read whose connection broke before its first row is asked once more.
+    /// The next event; None when the client left first. A read whose connection broke before its first row is asked
+    /// again, at most REPEATS times.
     async fn next(&mut self) -> Option<Event> {
         match self.event().await {
             Some(Event::Failed(Failure::Unavailable)) if self.may_repeat() => {
-                self.repeated = true;
+                self.repeats += 1;
                 let again = submit(&self.worker, &self.call)?;
                 self.events = again;
-                self.event().await
+                Box::pin(self.next()).await
             }
             event => {
                 self.begun |= matches!(event, Some(Event::Rows { .. }));
@@ -142,7 +145,7 @@ impl Exclusive {
 
     fn may_repeat(&self) -> bool {
         let write = self.call.query().is_none_or(|query| query.write);
-        !self.begun && !write && !self.repeated && Instant::now() < self.call.deadline
+        !self.begun && !write && self.repeats < REPEATS && Instant::now() < self.call.deadline
     }
 
     async fn event(&mut self) -> Option<Event> {
