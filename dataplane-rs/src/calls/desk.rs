@@ -146,8 +146,11 @@ impl Desk {
     /// Appends a call's run.
     #[inline]
     pub fn record(&mut self, call: &Call, code: Option<Code>, rows: u64, bytes: u64, cost: Cost) -> RunId {
+        self.record_as(call, code.map_or(200, Code::status), code, rows, bytes, cost)
+    }
+
+    fn record_as(&mut self, call: &Call, status: u16, code: Option<Code>, rows: u64, bytes: u64, cost: Cost) -> RunId {
         let duration_us = self.clock.since_us(call.began);
-        let status = code.map_or(200, Code::status);
         self.meter.call(call.meter_slot(), status, duration_us);
         if code.is_none() {
             self.meter.queue_wait.observe(cost.queue_us);
@@ -194,10 +197,9 @@ impl Desk {
         self.recycle(call);
     }
 
-    /// A write whose client left before it was told that it happened.
-    pub fn committed(&mut self, call: Box<Call>, affected: u64, cost: Cost) {
-        let _nobody_reads_it = affected;
-        self.record(&call, None, 0, 0, cost);
+    /// A write whose client left before it was told that it happened: 499 without an error code.
+    pub fn committed(&mut self, call: Box<Call>, cost: Cost) {
+        self.record_as(&call, Code::ClientClosed.status(), None, 0, 0, cost);
         self.recycle(call);
     }
 

@@ -220,18 +220,18 @@ impl Exclusive {
             return self.worker.tell(call.ticket, |core, _| core.desk.gone(call, cost));
         }
         self.events.close();
-        let mut committed = None;
+        let mut committed = false;
         while let Some(event) = self.events.recv().await {
-            if let Event::Done { affected, database_us, .. } = event {
-                committed = Some(affected);
+            if let Event::Done { database_us, .. } = event {
+                committed = true;
                 cost.database_us = database_us;
             }
         }
         let call = self.call;
         self.worker.tell(call.ticket, |core, _| match committed {
             // It happened, though nobody was there to be told.
-            Some(affected) => core.desk.committed(call, affected, cost),
-            None => core.desk.gone(call, cost),
+            true => core.desk.committed(call, cost),
+            false => core.desk.gone(call, cost),
         });
     }
 
