@@ -77,12 +77,13 @@ fuzz: ## Every fuzz target for SECONDS=30, from its committed corpus; new inputs
 N ?= 5000
 SEED ?= 1
 ROUNDS ?= 20
+LEAST ?= 100000
 
 differential: venv ## N calls to the data plane and to Python alone, everything compared (N=50000 SEED=1)
 	python -m tailrace_loadtest.differential --calls $(N) --seed $(SEED)
 
 faults: venv ## kill -9 under full load, run ids compared as sets (ROUNDS=20)
-	python -m tailrace_loadtest.faults --rounds $(ROUNDS)
+	python -m tailrace_loadtest.faults --rounds $(ROUNDS) --least $(LEAST)
 
 bench: venv ## The figures of docs/performance.md, into .bench/
 	python -m tailrace_loadtest.bench --output .bench

@@ -30,12 +30,12 @@ def test_bars_are_drawn_to_scale() -> None:
 
 def test_a_missed_bar_is_said() -> None:
     good = {"server": "tailrace", "depth": 1, "calls_per_server_cpu_s": 90_000, "wrong": 0, "without_run_id": 0}
-    results = {"flat": [good], "alone": {"added_p50_ms": 0.1}, "scale": {"data_plane_rss_mb": 20.0, "keys": 1}}
+    results = {"flat": [good], "alone": {"added_p50_ms": 0.1}, "memory": {"data_plane_rss_mb": 20.0, "keys": 1}}
     assert bench.verdicts(results, False) == []
     bad = {
         "flat": [good | {"calls_per_server_cpu_s": 79_999, "without_run_id": 1}],
         "alone": {"added_p50_ms": 0.16},
-        "scale": {"data_plane_rss_mb": 25.1, "keys": 1},
+        "memory": {"data_plane_rss_mb": 25.1, "keys": 1},
     }
     assert len(bench.verdicts(bad, False)) == 4
 

@@ -139,6 +139,15 @@ def measure(folder: Path, url: str, rows: int, queries: int, roles: int, keys: i
     return found
 
 
+def memory(folder: Path, url: str, queries: int, keys: int) -> dict[str, Any]:
+    """RSS of the data plane with many queries and keys and few roles, after its first snapshot and an answer."""
+    specs, key_file, roles = folder / "api.yaml", folder / "keys.yaml", 3
+    write(specs, [api(queries, roles), STORE])
+    write(key_file, [key(number, roles) for number in range(keys)])
+    with Tailrace([specs, key_file], {"users-db": url}, ready_s=PATIENCE_S) as stack:
+        return {"queries": queries, "roles": roles, "keys": keys, "data_plane_rss_mb": status_mb(stack.pid("dataplane"), "VmRSS")}
+
+
 def under_change(
     stack: Tailrace, specs: Path, texts: Path, rows: int, queries: int, roles: int, rate: float, seconds: int
 ) -> dict[str, Any]:
