@@ -6,6 +6,7 @@ serves on until that has gone (bounded). Exit 64 for a wrong command line, 1 whe
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 import sys
@@ -43,6 +44,8 @@ DRAIN_S = 30
 DATA_PLANE_DRAIN_S = 120
 """How long the worker outlives a data plane that drains."""
 FILE_POLL_S = 0.2
+BESIDE_DATA_PLANE = 10
+"""Added to the process's nice value when a data plane answers the calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +222,9 @@ def main(arguments: Sequence[str]) -> int:
         for fault in wrong.faults:
             sys.stderr.write(f"tailrace worker: {fault}\n")
         return 64
+    if not settings.alone:
+        # Compiling takes seconds of CPU for a large API; the data plane's calls come first.
+        os.nice(BESIDE_DATA_PLANE)
     disable_created_metrics()  # type: ignore[no-untyped-call]
     metrics = Metrics()
     observe = observer(JsonLog(), metrics)
