@@ -122,6 +122,11 @@ async fn a_repeat_gets_the_first_answer() {
     assert_eq!(call(&pool, insert("k3", "a")).await, Err(Failure::Constraint));
     server.psql("DELETE FROM t");
     assert!(!call(&pool, insert("k3", "a")).await.unwrap().repeated);
+    // Whoever knows an answer never finds its call still running.
+    for _ in 0..100 {
+        assert!(call(&pool, insert("k3", "a")).await.unwrap().repeated);
+        assert_eq!(call(&pool, insert("k3", "b")).await, Err(Failure::IdempotencyMismatch));
+    }
     // No table: refused, nothing done.
     let astray = keyed(INSERT, &["a", "b"], "nowhere", "k", "a");
     assert_eq!(call(&pool, astray).await, Err(Failure::Refused(*b"42P01")));

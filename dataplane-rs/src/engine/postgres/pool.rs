@@ -223,16 +223,26 @@ impl Lent {
     }
 
     /// Makes it fit again beside, then back into the pool.
-    pub fn recover(mut self) {
-        if let Some(member) = self.member.take() {
-            let shared = Arc::clone(&self.shared);
-            tokio::spawn(async move {
-                match member.recover().await {
-                    Some(member) => shared.give_back(member),
-                    None => shared.lost(),
-                }
-            });
+    pub fn recover(self) {
+        drop(self.recovering());
+    }
+
+    /// The same, but returns when it is done or after `limit`; it goes on beside then.
+    pub async fn recovered(self, limit: Duration) {
+        if let Some(recovering) = self.recovering() {
+            _ = tokio::time::timeout(limit, recovering).await;
         }
+    }
+
+    fn recovering(mut self) -> Option<tokio::task::JoinHandle<()>> {
+        let member = self.member.take()?;
+        let shared = Arc::clone(&self.shared);
+        Some(tokio::spawn(async move {
+            match member.recover().await {
+                Some(member) => shared.give_back(member),
+                None => shared.lost(),
+            }
+        }))
     }
 
     /// Undoes what a write left, beside, then back into the pool.

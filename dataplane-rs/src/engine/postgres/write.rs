@@ -8,7 +8,7 @@ use super::exclusive::{CHUNK, Trouble, borrow, forget, leave, prepare};
 use super::failure::of_sqlstate;
 use super::idempotency::{self, Outcome, RESULT_LIMIT_BYTES};
 use super::member::{Broken, Member};
-use super::pool::Shared;
+use super::pool::{Lent, Shared};
 use super::session::local_holds;
 use super::wire::{self, ServerError};
 use crate::engine::{Ask, Event, Failure, Idempotency};
@@ -22,6 +22,9 @@ use tokio::time::{Instant, timeout};
 const COMMIT: Duration = Duration::from_secs(5);
 /// A caller takes committed rows within this, beyond its deadline.
 const TAKE: Duration = Duration::from_secs(30);
+
+/// An answer waits this long for its rollback.
+const UNLOCK: Duration = Duration::from_secs(1);
 
 /// Places of our own statements.
 const TEXT: u32 = 25;
@@ -45,8 +48,8 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
         match begun {
             Ok(None) => {}
             Ok(Some(outcome)) => {
-                // The rollback of a transaction that did nothing; the connection then goes back.
-                lent.recover();
+                // A transaction that did nothing; the connection then goes back.
+                roll_back(lent, idempotency).await;
                 break (outcome, true, elapsed());
             }
             Err(Trouble::Broken(Failure::Unavailable)) if !replaced => {
@@ -55,7 +58,7 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
             }
             Err(Trouble::Broken(failure)) => return Err(failure),
             Err(Trouble::Failed(failure) | Trouble::Stop(failure)) => {
-                lent.recover();
+                roll_back(lent, idempotency).await;
                 return Err(failure);
             }
             Err(Trouble::Unprepared) => return Err(Failure::Protocol),
@@ -69,13 +72,13 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
             Ok(outcome) => outcome,
             Err(Trouble::Broken(failure)) => return Err(failure),
             Err(Trouble::Failed(failure) | Trouble::Stop(failure)) => {
-                lent.recover();
+                roll_back(lent, idempotency).await;
                 return Err(failure);
             }
             Err(Trouble::Unprepared) => {
                 // Refused at Bind: nothing ran.
                 forget(member, ask)?;
-                lent.recover();
+                roll_back(lent, idempotency).await;
                 if reprepared {
                     return Err(Failure::Stale);
                 }
@@ -85,7 +88,7 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
         };
         // The last moment at which leaving undoes everything.
         if events.is_closed() || Instant::now() >= deadline {
-            lent.recover();
+            roll_back(lent, idempotency).await;
             return Err(if events.is_closed() { Failure::Cancelled } else { Failure::Timeout });
         }
         match timeout(COMMIT, commit(member, idempotency, &outcome)).await {
@@ -94,7 +97,7 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
                 break (outcome, false, elapsed());
             }
             Ok(Err(Trouble::Failed(failure) | Trouble::Stop(failure))) => {
-                lent.recover();
+                roll_back(lent, idempotency).await;
                 return Err(failure);
             }
             Ok(Err(Trouble::Broken(_) | Trouble::Unprepared)) | Err(_) => return Err(Failure::Unavailable),
@@ -106,6 +109,15 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
         Ok(true) => Ok(done),
         Ok(false) => Err(Failure::Protocol),
         Err(_) => Err(Failure::Timeout),
+    }
+}
+
+/// Rolls back and gives the connection back. The key's lock is free before anything is told: who repeats the call at once, knowing its
+/// answer, must not find it still running.
+async fn roll_back(lent: Lent, idempotency: Option<&Idempotency>) {
+    match idempotency {
+        Some(_) => lent.recovered(UNLOCK).await,
+        None => lent.recover(),
     }
 }
 
