@@ -8,6 +8,9 @@ use tokio::sync::{Notify, watch};
 /// Longest wait for all threads to swap. A turn takes milliseconds; a thread that needs this long is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How often replaced tables are looked at until no call is left on them.
+const SWEEP: Duration = Duration::from_millis(100);
+
 /// One publication.
 #[derive(Clone, Debug)]
 pub struct Published {
@@ -57,13 +60,21 @@ impl Store {
         self.swapped.notify_one();
     }
 
-    /// Publishes and waits until every thread runs on it.
+    /// Publishes and waits until every thread runs on it. What it replaces is freed here, by the runtime of the control thread, when its
+    /// last call has ended: of 50,000 grants that takes milliseconds, which no serving thread should spend.
     pub async fn publish(&self, tables: Arc<Tables>) -> Result<(), NotSwapped> {
-        let mut serial = 0;
+        let (mut serial, mut replaced) = (0, None);
         self.current.send_modify(|current| {
             serial = current.as_ref().map_or(0, |published| published.serial) + 1;
-            *current = Some(Published { serial, tables, at: Instant::now() });
+            replaced = current.replace(Published { serial, tables, at: Instant::now() });
         });
+        if let Some(Published { tables, .. }) = replaced {
+            tokio::spawn(async move {
+                while Arc::strong_count(&tables) > 1 {
+                    tokio::time::sleep(SWEEP).await;
+                }
+            });
+        }
         let all = async {
             while !self.running.iter().all(|running| running.load(Ordering::Acquire) >= serial) {
                 self.swapped.notified().await;
