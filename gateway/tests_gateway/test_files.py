@@ -11,6 +11,7 @@ import pytest
 from tailrace_contract import keys
 from tailrace_contract.ids import Ref
 from tailrace_gateway.resources.files import FileSource
+from tailrace_gateway.resources.private import make_private_directory
 from tailrace_gateway.resources.state import ResourceState
 
 API = """
@@ -264,3 +265,9 @@ async def test_a_deleted_key_file_is_a_rotation(folder: Path, tmp_path: Path, so
     assert second.digests != first.digests
     assert second.digests == {Ref("default", "k"): keys.digest(file.read_text().strip())}
     await states.aclose()  # type: ignore[attr-defined]
+
+
+def test_private_directories_are_private_all_the_way_down(tmp_path: Path) -> None:
+    make_private_directory(tmp_path / "data" / "keys" / "retail")
+    for made in ("data", "data/keys", "data/keys/retail"):
+        assert stat.S_IMODE((tmp_path / made).stat().st_mode) == 0o700

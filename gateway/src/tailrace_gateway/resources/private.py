@@ -7,7 +7,10 @@ from pathlib import Path
 
 def make_private_directory(path: Path) -> None:
     """Creates it and what is missing above it, for this user only. OSError when that fails."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # `parents=True` would make those above it by the umask: readable for everybody.
+    for missing in reversed([each for each in (path, *path.parents) if not each.exists()]):
+        missing.mkdir(mode=0o700, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
 
 
 def write_private(path: Path, content: bytes, *, sync: bool = True) -> None:
