@@ -325,6 +325,10 @@ def test_the_commands(tmp_path: Path) -> None:
     status, text = shown(lambda console: tail(tmp_path / "nowhere", console, wanted=HistoryFilter()))
     assert status == 1
     assert "--data" in text
+    # A directory of something else proves nothing.
+    status, text = shown(lambda console: verify_data(tmp_path, console))
+    assert status == 1
+    assert "--data" in text
     store_of([a_run(1, n) for n in (1, 2, 4)], path=tmp_path / "runs.sqlite")
     status, text = shown(lambda console: tail(tmp_path, console, wanted=HistoryFilter(limit=2)))
     assert [json.loads(line)["id"] for line in text.splitlines()] == [run_id(1, 2), run_id(1, 4)]

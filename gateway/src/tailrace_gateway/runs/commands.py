@@ -69,6 +69,9 @@ def verify_data(data: Path, console: Console, binary: Path | None = None) -> int
     if not data.is_dir():
         console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
         return 1
+    if not store_file(data).exists() and not (data / "recorder.lock").exists():
+        console.note(f"nothing has ever been recorded in {data}; say --data DIR as for `tailrace run`")
+        return 1
     try:
         report = inspect(data, binary)
     except StoreUnreadable:
