@@ -456,6 +456,25 @@ async def test_nothing_leaves_unrecorded(api: Api) -> None:
         assert "ann@" not in answer.text
 
 
+async def test_a_write_that_cannot_be_recorded_does_not_happen(api: Api) -> None:
+    api.memory.down = True
+    assert problem_of(await api.ask("POST", "/q/change?id=1")) == (503, "spool_full")
+    assert api.answers.asked == []
+
+
+async def test_a_write_that_happened_is_told_when_its_end_cannot_be_recorded(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = api.memory.open
+
+    async def fills(run: Run) -> None:
+        await opened(run)
+        api.memory.down = True
+
+    monkeypatch.setattr(api.memory, "open", fills)
+    answer = await api.ask("POST", "/q/change?id=1")
+    assert (answer.status_code, answer.content) == (200, b'{"affected":3}')
+    assert api.memory.runs[1].code == "open"
+
+
 async def test_every_drawn_id_is_stored(api: Api) -> None:
     for path in ("/q/one?id=1", "/q/all?format=csv", "/nothing", "/broken", "/q/one", "/openapi.json"):
         await api.get(path)

@@ -40,6 +40,8 @@ async def answer_query(exchange: Exchange, serving: Serving, tables: Tables, key
         trace=exchange.sampled_trace,
     )
     call = _Call(exchange, serving, tables, admitted, checked_s)
+    if ask.write:
+        await exchange.open_write()
     work = asyncio.ensure_future(call.stream(ask) if admitted.streamed else call.whole(ask))
     leaving = asyncio.ensure_future(exchange.left())
     try:

@@ -50,6 +50,7 @@ class Exchange:
         self.left_early = False
         """The client went while the call could no longer be undone."""
         self._stored = False
+        self._opened = False
         self._sent_bytes = 0
 
     @property
@@ -156,12 +157,21 @@ class Exchange:
             try:
                 await self._recorder.store(run)
             except RunsUnavailable:
-                reply = refusal("spool_full", None, time.time())
+                # Of a write that may have happened the run is there as open, and its end is owed: the caller is told the truth.
+                if not self._opened:
+                    reply = refusal("spool_full", None, time.time())
         self._stored = True
         self._tell(status, reply.code)
         self.started = True
         await self._head(reply.status, [*reply.fields, *self._private(reply.code)])
         await self._send({"type": "http.response.body", "body": reply.body})
+
+    async def open_write(self) -> None:
+        """Stores the run as open before the database is asked: a write that can't be recorded must not happen. RunsUnavailable."""
+        run = self._run(0, "", 0)
+        if run is not None:
+            await self._recorder.open(run)
+            self._opened = True
 
     async def finish_unrecorded(self, reply: Reply) -> None:
         """Sends an answer that has no run (OPTIONS)."""
