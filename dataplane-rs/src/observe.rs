@@ -418,6 +418,15 @@ impl Observer {
         self.draining.load(Ordering::Relaxed)
     }
 
+    /// Python answered, or why it did not; told when that changes.
+    pub fn gateway(&self, down: Option<&'static str>) {
+        match down {
+            Some(reason) if self.is_gateway_up() => self.report(&Observation::GatewayDown { reason }),
+            None if !self.is_gateway_up() => self.report(&Observation::GatewayUp),
+            Some(_) | None => {}
+        }
+    }
+
     /// Whether Python answered last.
     pub fn is_gateway_up(&self) -> bool {
         !self.gateway_down.load(Ordering::Relaxed)
@@ -544,6 +553,19 @@ mod tests {
         let lines = String::from_utf8(lock(&sink.0).clone()).unwrap().lines().count() as u64;
         assert!((LINES_A_SECOND + 1..900).contains(&lines), "{lines}");
         assert_eq!(observer.lines(), [1, 1000, 0]);
+    }
+
+    #[test]
+    fn the_gateways_coming_and_going_is_told_once() {
+        let sink = Shared::default();
+        let observer = Observer::new(Box::new(sink.clone()));
+        for down in [None, Some("down"), Some("slow"), None, None] {
+            observer.gateway(down);
+        }
+        let text = String::from_utf8(lock(&sink.0).clone()).unwrap();
+        let events: Vec<_> = text.lines().map(|line| line.contains("gateway_down")).collect();
+        assert_eq!(events, [true, false]);
+        assert!(observer.is_gateway_up());
     }
 
     #[test]

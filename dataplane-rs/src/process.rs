@@ -13,6 +13,7 @@ use crate::shutdown::{self, Phase, ProcessSignals, Signal};
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
+use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +92,7 @@ pub async fn run(
     started: oneshot::Sender<Started>,
 ) -> Result<Drained, StartError> {
     observer.report(&Observation::Starting { threads: config.threads as u64 });
-    std::fs::create_dir_all(&config.data)?;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.data)?;
     let spool = Spool::open(&config.data)?;
     let status = Arc::downgrade(&spool);
     observer.watch_spool(Box::new(move || status.upgrade().map(|spool| spool.status()).unwrap_or_default()));

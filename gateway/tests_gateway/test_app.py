@@ -400,6 +400,9 @@ async def test_existence_can_be_hidden() -> None:
     api = Api(hide_forbidden=True)
     hidden, missing = await api.get("/q/private?id=1"), await api.get("/q/nothing")
     assert problem_of(hidden) == problem_of(missing) == (404, "query_not_found")
+    # What needs no key doesn't tell either.
+    write, nothing = [await api.ask("OPTIONS", path, text=None) for path in ("/q/change", "/q/nothing")]
+    assert write.headers["allow"] == nothing.headers["allow"] == "GET, HEAD, POST, OPTIONS"
 
 
 async def test_encoded_paths(api: Api) -> None:

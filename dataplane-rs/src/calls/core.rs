@@ -218,7 +218,8 @@ impl Core {
     #[cold]
     fn options(&mut self, head: &Head<'_>, call: Box<Call>, output: &mut Output) {
         let name = head::decode_path(head.path, &mut self.path).then(|| self.path.strip_prefix(b"/q/")).flatten();
-        let query = name.and_then(|name| Some(self.plan.as_ref()?.tables.query(name)?.1));
+        let tables = self.plan.as_ref().map(|plan| &plan.tables).filter(|tables| !tables.hide_forbidden);
+        let query = name.and_then(|name| Some(tables?.query(name)?.1));
         let allow = if query.is_some_and(|query| query.write) { ALLOW_WRITE } else { ALLOW };
         let number = call.ticket.number;
         let mut form = call.form;

@@ -63,6 +63,12 @@ pub async fn run(worker: Rc<Worker>, forward: Box<Forward>) {
         () = left(&signal) => return forwarded.end(499, Code::ClientClosed.name(), &Facts::default(), 0),
         answer = worker.gateway.ask(asked, body) => answer,
     };
+    match &answer {
+        Ok(_) => worker.observer.gateway(None),
+        Err(Unanswered::Down) => worker.observer.gateway(Some("down")),
+        Err(Unanswered::Slow) => worker.observer.gateway(Some("slow")),
+        Err(Unanswered::Busy | Unanswered::Request) => {}
+    }
     match answer {
         Ok(answer) => forwarded.relay(answer, &signal).await,
         Err(Unanswered::Busy) => forwarded.refuse(Code::Overloaded),

@@ -5,6 +5,8 @@ use super::ddl::{STORE_DDL, STORE_VERSION};
 use super::layout::{self, Entry, Kind, Record};
 use rusqlite::{CachedStatement, Connection, ErrorCode, OptionalExtension, Transaction, params};
 use std::collections::HashMap;
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -91,9 +93,17 @@ pub struct Store {
     names: HashMap<Box<str>, i64>,
 }
 
+/// Its owner's alone: runs may hold parameters. SQLite gives its other files the mode of this one.
+fn private(path: &Path) -> Result<(), rusqlite::Error> {
+    let made = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(path);
+    let kept = made.and_then(|file| file.set_permissions(Permissions::from_mode(0o600)));
+    kept.map_err(|_| rusqlite::Error::InvalidPath(path.to_owned()))
+}
+
 impl Store {
     /// Opens or makes the file.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
+        private(path)?;
         let connection = Connection::open(path)?;
         connection.busy_timeout(BUSY)?;
         connection.pragma_update(None, "journal_mode", "WAL")?;

@@ -96,7 +96,7 @@ class FrontDoor:
     def _allow(self, request: Request) -> str:
         path, tables = request.path(), self._serving.tables
         name = None if path is None else query_name(path)
-        query = None if name is None or tables is None else tables.query(name)
+        query = None if name is None or tables is None or tables.hide_forbidden else tables.query(name)
         return ALLOW_ANY if query is None else query.allow
 
     def _peer(self, scope: Scope) -> Address:
