@@ -69,7 +69,7 @@ def verify_data(data: Path, console: Console, binary: Path | None = None) -> int
     if not data.is_dir():
         console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
         return 1
-    if not store_file(data).exists() and not (data / "recorder.lock").exists():
+    if not any(path.exists() for path in (store_file(data), data / "recorder.lock", data / "spool")):
         console.note(f"nothing has ever been recorded in {data}; say --data DIR as for `tailrace run`")
         return 1
     try:
