@@ -5,6 +5,7 @@ declare -A wanted=(
   [postgresql]=/usr/lib/postgresql/15/bin/initdb
   [pgbouncer]=/usr/sbin/pgbouncer
   [sqlite3]=/usr/bin/sqlite3
+  [nginx-light]=/usr/sbin/nginx
   [openssl]=/usr/bin/openssl
   [curl]=/usr/bin/curl
   [gcc]=/usr/bin/cc
