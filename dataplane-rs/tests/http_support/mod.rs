@@ -175,7 +175,14 @@ impl Wire {
 
     fn more(&mut self) -> bool {
         let mut chunk = [0; 65536];
-        let n = self.socket.read(&mut chunk).unwrap_or(0);
+        let n = loop {
+            // A socket with a timeout is not restarted after a signal (signal(7)): that is no end of the connection.
+            match self.socket.read(&mut chunk) {
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break 0,
+                read => break read.expect("the client's socket"),
+            }
+        };
         self.input.extend_from_slice(&chunk[..n]);
         n > 0
     }
