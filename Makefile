@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults bench clean
+.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults bench e2e clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -20,7 +20,7 @@ $(STAMP):
 	@command -v uv >/dev/null || { $(PYTHON) -m venv $(VENV) && $(VENV)/bin/python -m pip install -q uv; }
 	@[ -x $(VENV)/bin/python ] || $(UV) venv -q --python $(PYTHON) $(VENV)
 	@$(UV) pip install -q --python $(VENV)/bin/python --require-hashes -r requirements.lock
-	@printf '%s\n' $(CURDIR)/crds/src $(CURDIR)/gateway/src $(CURDIR)/loadtests/src > $$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tailrace.pth
+	@printf '%s\n' $(CURDIR)/crds/src $(CURDIR)/gateway/src $(CURDIR)/loadtests/src $(CURDIR)/operator/src > $$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tailrace.pth
 	@printf '#!%s\nimport sys\nfrom tailrace_gateway.cli import main\nsys.exit(main())\n' $(BIN)/python > $(VENV)/bin/tailrace && chmod +x $(VENV)/bin/tailrace
 	@touch $@
 
@@ -28,7 +28,7 @@ venv: $(STAMP) ## Python environment in .venv, from requirements.lock
 
 lock: ## Recompute requirements.lock (after a change of a pyproject.toml)
 	uv pip compile -q --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
-	  --no-emit-package tailrace-contract crds/pyproject.toml gateway/pyproject.toml loadtests/pyproject.toml \
+	  --no-emit-package tailrace-contract crds/pyproject.toml gateway/pyproject.toml loadtests/pyproject.toml operator/pyproject.toml \
 	  --group pyproject.toml:dev -o requirements.lock
 
 generate: venv ## Rewrite what is derived from the contract
@@ -61,6 +61,9 @@ build: ## Release builds of the data plane and the load generator
 test: venv ## Every test that needs no cluster
 	cargo test --workspace
 	pytest
+
+e2e: venv ## What a user sees on a real cluster (KUBECONFIG, or the testbed beside this clone)
+	pytest e2e
 
 # Coverage without a sanitizer needs no nightly toolchain, only permission to pass its flags.
 FUZZ := RUSTC_BOOTSTRAP=1 PATH=$(TOOLS)/bin:$$PATH cargo fuzz

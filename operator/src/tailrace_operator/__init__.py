@@ -1,0 +1,1 @@
+"""Runs a gateway Deployment for each QueryAPI: custom resources in, manifests and status out."""
