@@ -20,7 +20,7 @@ $(STAMP):
 	@command -v uv >/dev/null || { $(PYTHON) -m venv $(VENV) && $(VENV)/bin/python -m pip install -q uv; }
 	@[ -x $(VENV)/bin/python ] || $(UV) venv -q --python $(PYTHON) $(VENV)
 	@$(UV) pip install -q --python $(VENV)/bin/python --require-hashes -r requirements.lock
-	@printf '%s\n' $(CURDIR)/crds/src $(CURDIR)/gateway/src $(CURDIR)/loadtests/src $(CURDIR)/operator/src > $$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tailrace.pth
+	@printf '%s\n' $(CURDIR)/crds/src $(CURDIR)/gateway/src $(CURDIR)/loadtests/src $(CURDIR)/operator/src $(CURDIR)/e2e/src > $$($(VENV)/bin/python -c 'import site; print(site.getsitepackages()[0])')/tailrace.pth
 	@printf '#!%s\nimport sys\nfrom tailrace_gateway.cli import main\nsys.exit(main())\n' $(BIN)/python > $(VENV)/bin/tailrace && chmod +x $(VENV)/bin/tailrace
 	@touch $@
 
@@ -62,8 +62,9 @@ test: venv ## Every test that needs no cluster
 	cargo test --workspace
 	pytest
 
-e2e: venv ## What a user sees on a real cluster (KUBECONFIG, or the testbed beside this clone)
-	pytest e2e
+E2E ?=
+e2e: venv ## What a user sees on a real cluster: KUBECONFIG's, or the testbed beside this clone (KEEP=1 keeps it up; E2E="-k quickstart")
+	@exec e2e/run $(E2E)
 
 # Coverage without a sanitizer needs no nightly toolchain, only permission to pass its flags.
 FUZZ := RUSTC_BOOTSTRAP=1 PATH=$(TOOLS)/bin:$$PATH cargo fuzz
