@@ -6,12 +6,13 @@ use std::time::Duration;
 
 /// What `--help` says.
 pub const USAGE: &str = "\
-tailrace-dataplane --listen ADDR --admin ADDR --data DIR [--threads N] [--lame-duck 15s] [--drain-grace 30s]
+tailrace-dataplane --listen ADDR --admin ADDR --data DIR [--secret FILE] [--threads N] [--lame-duck 15s] [--drain-grace 30s]
 tailrace-dataplane spool-status --data DIR    what the run spool of DIR holds, as JSON
 
   --listen ADDR       where callers connect (0.0.0.0:8080)
   --admin ADDR        /livez /readyz /metrics /status (0.0.0.0:9090)
   --data DIR          sockets, secrets and the run spool; required
+  --secret FILE       the gateway's own secret (DIR/gateway-secret)
   --threads N         serving threads (one a core)
   --lame-duck TIME    accept on for so long after SIGTERM (15s)
   --drain-grace TIME  then wait at most so long for calls under way (30s)
@@ -30,6 +31,8 @@ pub struct Config {
     pub admin: SocketAddr,
     /// Sockets, secrets and spool (docs/contract.md).
     pub data: PathBuf,
+    /// The API's own secret, from which mask and cursor keys come; read at each push.
+    pub secret: PathBuf,
     /// Serving threads.
     pub threads: usize,
     /// Accepting goes on for so long after SIGTERM, while `/readyz` fails and every answer closes its connection.
@@ -112,7 +115,8 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
     let mut fault = |text: std::fmt::Arguments<'_>| {
         let _ = writeln!(faults, "{text}");
     };
-    let (mut listen, mut admin, mut data, mut threads, mut lame_duck, mut drain_grace) = (None, None, None, None, None, None);
+    let (mut listen, mut admin, mut data, mut secret) = (None, None, None, None);
+    let (mut threads, mut lame_duck, mut drain_grace) = (None, None, None);
     let mut arguments = arguments.peekable();
     let spool_status = arguments.next_if(|first| first == "spool-status").is_some();
     while let Some(argument) = arguments.next() {
@@ -123,7 +127,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
         match &*name {
             "--help" | "-h" => return Ok(Command::Help),
             "--version" | "-V" => return Ok(Command::Version),
-            "--listen" | "--admin" | "--data" | "--threads" | "--lame-duck" | "--drain-grace" => {}
+            "--listen" | "--admin" | "--data" | "--secret" | "--threads" | "--lame-duck" | "--drain-grace" => {}
             _ => {
                 fault(format_args!("{name}: unknown"));
                 continue;
@@ -137,6 +141,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
             "--listen" => &mut listen,
             "--admin" => &mut admin,
             "--data" => &mut data,
+            "--secret" => &mut secret,
             "--threads" => &mut threads,
             "--lame-duck" => &mut lame_duck,
             _ => &mut drain_grace,
@@ -158,6 +163,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
         fault(format_args!("--data: required"));
         PathBuf::new()
     });
+    let secret = secret.map_or_else(|| data.join("gateway-secret"), PathBuf::from);
     let threads = match threads.map(|text| text.parse::<usize>()) {
         None => std::thread::available_parallelism().map_or(1, |n| n.get()),
         Some(Ok(n @ 1..=1024)) => n,
@@ -182,7 +188,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
     if spool_status {
         return Ok(Command::SpoolStatus(data));
     }
-    Ok(Command::Run(Box::new(Config { listen, admin, data, threads, lame_duck, drain_grace, limits: Limits::default() })))
+    Ok(Command::Run(Box::new(Config { listen, admin, data, secret, threads, lame_duck, drain_grace, limits: Limits::default() })))
 }
 
 /// `^([0-9]+(ms|s|m|h|d))+$`, at most 100 days.
@@ -230,7 +236,14 @@ mod tests {
         let Command::Run(config) = read(line).unwrap() else { unreachable!() };
         assert_eq!(config.listen, "127.0.0.1:0".parse().unwrap());
         assert_eq!(config.admin, "[::1]:9".parse().unwrap());
+        assert_eq!(config.secret, PathBuf::from(".d/gateway-secret"));
         assert_eq!((config.threads, config.lame_duck, config.drain_grace), (3, Duration::ZERO, Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn the_secret_may_be_mounted_elsewhere() {
+        let Command::Run(config) = read("--data d --secret /etc/tailrace/gateway/secret").unwrap() else { unreachable!() };
+        assert_eq!(config.secret, PathBuf::from("/etc/tailrace/gateway/secret"));
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub async fn run(
         })?;
         threads.push(ended);
     }
-    let pusher = Arc::new(Pusher::new(&config.data, store.clone(), spool.clone(), observer.clone()));
+    let pusher = Arc::new(Pusher::new(&config.secret, store.clone(), spool.clone(), observer.clone()));
     let pushes = tokio::spawn(socket::serve(plans, pusher));
     let probes = tokio::spawn(admin::serve(admin, observer.clone()));
     let conductor = tokio::spawn(shutdown::conduct(phase, signal, config.lame_duck, config.drain_grace));

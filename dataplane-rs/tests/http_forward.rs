@@ -35,6 +35,7 @@ impl DataPlane {
             listen: "127.0.0.1:0".parse().unwrap(),
             admin: "127.0.0.1:0".parse().unwrap(),
             data: folder.to_path_buf(),
+            secret: folder.join("gateway-secret"),
             threads: 1,
             lame_duck: Duration::ZERO,
             drain_grace: Duration::from_secs(5),

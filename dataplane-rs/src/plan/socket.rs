@@ -1,6 +1,6 @@
 //! `DIR/run/dataplane.sock`: the gateway's way in. `PUT /plans` swaps a snapshot in, `GET /plans` says which one is served.
 //! May reject: a body above the bound (413), a snapshot that cannot be read or contradicts itself (400): the old one stays.
-//! IO: the socket, `DIR/gateway-secret`.
+//! IO: the socket, the file of `--secret`.
 use super::snapshot::{LIMIT_BYTES, Snapshot};
 use super::store::Store;
 use super::tables::{Invalid, Tables};
@@ -28,7 +28,7 @@ const CONNECTIONS: usize = 16;
 /// What a `PUT /plans` needs.
 #[derive(Debug)]
 pub struct Pusher {
-    data: PathBuf,
+    secret: PathBuf,
     store: Arc<Store>,
     spool: Arc<Spool>,
     observer: Arc<Observer>,
@@ -54,16 +54,16 @@ pub enum PushError {
 }
 
 impl Pusher {
-    /// Of a data directory.
-    pub fn new(data: &Path, store: Arc<Store>, spool: Arc<Spool>, observer: Arc<Observer>) -> Self {
-        Self { data: data.to_owned(), store, spool, observer, turn: Mutex::new(()) }
+    /// `secret` is the file of the API's own secret.
+    pub fn new(secret: &Path, store: Arc<Store>, spool: Arc<Spool>, observer: Arc<Observer>) -> Self {
+        Self { secret: secret.to_owned(), store, spool, observer, turn: Mutex::new(()) }
     }
 
     /// Compiles off the serving threads, swaps on every one, and says which version is served.
     pub async fn push(&self, body: Bytes) -> Result<u64, PushError> {
         let _turn = self.turn.lock().await;
         let before = self.store.current().map(|published| published.tables);
-        let file = self.data.join("gateway-secret");
+        let file = self.secret.clone();
         let began = Instant::now();
         let observer = self.observer.clone();
         let compile = move || -> Result<(Snapshot, Tables), PushError> {

@@ -41,6 +41,7 @@ impl Plane {
             listen: free,
             admin: free,
             data: data.path().to_owned(),
+            secret: data.path().join("gateway-secret"),
             threads: 1,
             lame_duck: Duration::ZERO,
             drain_grace: Duration::from_secs(5),

@@ -15,11 +15,15 @@ class SecretUnusable(GatewayError):
     code = "secret_unusable"
 
 
-def read_or_make_secret(path: Path) -> bytes:
-    """Reads it, or makes it once. A file that cannot be read is never replaced: masks and cursors would silently change."""
+def read_or_make_secret(path: Path, *, make: bool = True) -> bytes:
+    """Reads it, or (`make`) makes it once. A file that cannot be read is never replaced: masks and cursors would silently change."""
     try:
         text = read_bounded(path, 1024)
     except FileNotFoundError:
+        if not make:
+            raise SecretUnusable(
+                "The gateway's secret is missing.", "the file behind --secret is mounted from the Secret NAME-gateway"
+            ) from None
         made = secrets.token_bytes(SIZE_BYTES)
         write_private(path, made.hex().encode() + b"\n")
         return made

@@ -28,7 +28,8 @@ class Address:
 class Settings:
     """The worker's settings.
 
-    `listen` set: Python serves alone, on TCP too, and no plans are pushed. `files` and `snapshot`: where plans come from, exactly one.
+    `listen` set: Python serves alone, on TCP too, and no plans are pushed. `files`, `snapshot` and `kubernetes`: where plans come from,
+    exactly one. `secrets`, `configs`, `secret`: where a cluster mounts what local mode keeps below `data`.
     """
 
     data: Path = Path(".tailrace")
@@ -37,7 +38,12 @@ class Settings:
     snapshot: Path | None = None
     files: tuple[Path, ...] = ()
     api: Ref | None = None
-    """Which QueryAPI, when the files have several."""
+    """Which QueryAPI, when the files have several; in a cluster always."""
+    kubernetes: bool = False
+    """Resources come from the API server of the cluster that this runs in."""
+    secrets: Path | None = None
+    configs: Path | None = None
+    secret: Path | None = None
 
     @property
     def alone(self) -> bool:
@@ -56,8 +62,13 @@ class Settings:
 
     @property
     def secret_file(self) -> Path:
-        """The API's own secret, from which mask and cursor keys come."""
-        return self.data / "gateway-secret"
+        """The API's own secret, from which mask and cursor keys come. Made when it is missing, unless it was named."""
+        return self.secret if self.secret is not None else self.data / "gateway-secret"
+
+    @property
+    def secrets_folder(self) -> Path:
+        """Below it NAMESPACE/SECRET/KEY."""
+        return (self.secrets if self.secrets is not None else self.data / "secrets").absolute()
 
 
 def parse_address(text: str) -> Address:
@@ -72,15 +83,31 @@ def parse_address(text: str) -> Address:
     return Address(host, int(port))
 
 
+FLAGS = ("--data", "--listen", "--metrics", "--snapshot", "--api", "--secrets", "--configs", "--secret", "-f", "--file")
+"""Those that have a value."""
+
+
+def _needed(settings: Settings) -> tuple[tuple[str, object], ...]:
+    return (
+        ("--api NAMESPACE/NAME", settings.api),
+        ("--secrets DIR", settings.secrets),
+        ("--configs DIR", settings.configs),
+        ("--secret FILE", settings.secret),
+    )
+
+
 def parse_settings(arguments: Sequence[str]) -> Settings:
-    """Reads `--data DIR --listen ADDR --metrics ADDR --snapshot FILE --api NAME -f FILE…`; SettingsError with every fault."""
+    """Reads the worker's flags (docs/contract.md); SettingsError with every fault."""
     settings = Settings()
     faults: list[str] = []
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
         name, equals, value = word.partition("=")
-        if name not in ("--data", "--listen", "--metrics", "--snapshot", "--api", "-f", "--file"):
+        if word == "--kubernetes":
+            settings = replace(settings, kubernetes=True)
+            continue
+        if name not in FLAGS:
             faults.append(f"unknown argument {name}")
             continue
         if not equals:
@@ -93,6 +120,12 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
                 settings = replace(settings, data=Path(value))
             case "--snapshot":
                 settings = replace(settings, snapshot=Path(value))
+            case "--secrets":
+                settings = replace(settings, secrets=Path(value))
+            case "--configs":
+                settings = replace(settings, configs=Path(value))
+            case "--secret":
+                settings = replace(settings, secret=Path(value))
             case "--api":
                 try:
                     settings = replace(settings, api=parse_ref(value))
@@ -107,8 +140,14 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
                     faults.append(f"{name} must be HOST:PORT")
                     continue
                 settings = replace(settings, listen=address) if name == "--listen" else replace(settings, metrics=address)
-    if (settings.snapshot is None) == (not settings.files):
-        faults.append("give either -f FILE… or --snapshot FILE")
+    if (settings.snapshot is not None) + bool(settings.files) + settings.kubernetes != 1:
+        faults.append("give one of -f FILE…, --snapshot FILE and --kubernetes")
+    if settings.kubernetes:
+        faults += [f"--kubernetes needs {name}" for name, value in _needed(settings) if value is None]
+    elif settings.configs is not None:
+        faults.append("--configs goes with --kubernetes only")
+    if settings.secrets is not None and settings.files:
+        faults.append("--secrets does not go with -f: Secrets of files are kept below --data")
     if faults:
         raise SettingsError(tuple(faults))
     return settings

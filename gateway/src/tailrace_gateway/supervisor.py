@@ -16,10 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO
 
-EXIT_USAGE = 64
-BACK_OFF_S = (0.05, 5.0)
-HEALTHY_S = 5.0
-"""A child that lived this long is restarted at once, with the first back-off."""
+from tailrace_gateway.restarts import BACK_OFF_S, EXIT_USAGE, fate, next_delay
+
 PR_SET_PDEATHSIG = 1
 
 
@@ -101,8 +99,8 @@ class Supervisor:
             if code == EXIT_USAGE:
                 self._tell(f"{child.name} does not understand how it was started")
                 return self.end(EXIT_USAGE)
-            delay = BACK_OFF_S[0] if time.monotonic() - began >= HEALTHY_S else min(delay * 2, BACK_OFF_S[1])
-            self._tell(f"{child.name} {_fate(code)}; it is started again in {delay:.1f} s")
+            delay = next_delay(delay, time.monotonic() - began)
+            self._tell(f"{child.name} {fate(code)}; it is started again in {delay:.1f} s")
             await asyncio.sleep(delay)
 
     async def _stop(self, child: Child) -> None:
@@ -132,7 +130,3 @@ async def _exit(process: subprocess.Popen[bytes]) -> int:
             loop.remove_reader(descriptor)
             os.close(descriptor)
     return process.wait()
-
-
-def _fate(code: int) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"

@@ -100,7 +100,7 @@ class Worker:
         self.settings = settings
         self.observe = observe
         self.metrics = metrics
-        self.secret = read_or_make_secret(settings.secret_file)
+        self.secret = read_or_make_secret(settings.secret_file, make=settings.secret is None)
         self.recorder = EmbeddedRecorder(store_file(settings.data), observe, alone=settings.alone)
         self.serving = Serving(self.recorder, observe)
         self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe)
