@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tailrace_gateway.postgres_uri import PARAMETERS, Files, PostgresUri, UriError, parse
+from tailrace_contract.postgres_uri import PARAMETERS, Files, PostgresUri, UriError, parse
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "crds/golden/vectors/postgres_uri.json").read_text())
 

@@ -1,7 +1,7 @@
 //! The URL of a PostgreSQL connection: libpq's URI grammar, made strict, to one normal form.
 //!
 //! May reject: any parameter that is unknown, given twice or malformed, by one error that names it and never its value.
-//! IO: none. `gateway/src/tailrace_gateway/postgres_uri.py` is its twin: `crds/golden/vectors/postgres_uri.json` holds both.
+//! IO: none. `crds/src/tailrace_contract/postgres_uri.py` is its twin: `crds/golden/vectors/postgres_uri.json` holds both.
 //!
 //! Stricter than libpq: host and user must be given (a pod has no sensible default); `sslmode=allow` is refused (it asks for an
 //! unencrypted session first, so it promises nothing); `@` stands unencoded only behind the user; empty values are malformed;

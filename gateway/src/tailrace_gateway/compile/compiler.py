@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from tailrace_contract.codes import Refusal
 from tailrace_contract.plan import BigNumbers, Engine, Pooler
+from tailrace_contract.postgres_uri import UriError
 
 from tailrace_gateway.compile.decision import Verdict, decide
 from tailrace_gateway.compile.facts import Database, RoleOnDatabase
@@ -22,7 +23,6 @@ from tailrace_gateway.compile.snapshot import Assembled, CompiledConnection, Com
 from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, QuerySpec, RoleSpec
 from tailrace_gateway.compile.sqlite import session as sqlite_session
 from tailrace_gateway.compile.sqlite.database import SqliteDatabase
-from tailrace_gateway.postgres_uri import UriError
 from tailrace_gateway.serve.params import DeclarationError, Param
 
 _AWAY = "the database cannot be reached; it is tried again"

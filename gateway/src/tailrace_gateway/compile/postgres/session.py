@@ -12,8 +12,8 @@ from typing import Any
 import psycopg
 from psycopg import pq
 from psycopg.rows import tuple_row
+from tailrace_contract import postgres_uri
 
-from tailrace_gateway import postgres_uri
 from tailrace_gateway.compile import identifiers
 
 PINS = (

@@ -16,7 +16,7 @@ from pathlib import Path
 import psycopg
 from psycopg import pq
 from tailrace_contract.plan import ColumnPlan, ConnectionPlan, Pooler, StatementPlan
-from tailrace_gateway.postgres_uri import Files, UriError, parse
+from tailrace_contract.postgres_uri import Files, UriError, parse
 from tailrace_gateway.serve.engine import Failure, Row, StatementFailed, Value
 from tailrace_gateway.serve.postgres.sqlstate import failure_of
 
