@@ -30,6 +30,9 @@ lock: ## Recompute requirements.lock (after a change of a pyproject.toml)
 	uv pip compile -q --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \
 	  --no-emit-package tailrace-contract crds/pyproject.toml gateway/pyproject.toml loadtests/pyproject.toml operator/pyproject.toml \
 	  --group pyproject.toml:dev -o requirements.lock
+	@# What each image holds: the same versions, only what that part needs, and only for Linux.
+	for part in operator gateway; do uv pip compile -q --generate-hashes --no-header --no-annotate --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
+	  --no-emit-package tailrace-contract --constraints requirements.lock crds/pyproject.toml $$part/pyproject.toml -o images/$$part/requirements.lock; done
 
 generate: venv ## Rewrite what is derived from the contract
 	python -m tailrace_contract.generate

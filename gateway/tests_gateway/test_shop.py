@@ -13,12 +13,13 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs/examples/shop/local"))
 
 SHOP = ROOT / "docs/examples/shop/shop.yaml"
+RUNS = ROOT / "docs/examples/shop/local/runs.yaml"
 
 
 def _explained(folder: Path, url: str) -> list[dict[str, object]]:
     secret = folder / "secrets.yaml"
     secret.write_text(f"apiVersion: v1\nkind: Secret\nmetadata: {{name: shop-db, namespace: retail}}\nstringData: {{url: '{url}'}}\n")
-    options = ["-f", str(SHOP), "-f", str(secret), "--data", str(folder / "data"), "-o", "json"]
+    options = ["-f", str(SHOP), "-f", str(RUNS), "-f", str(secret), "--data", str(folder / "data"), "-o", "json"]
     checked = subprocess.run([sys.executable, "-m", "tailrace_gateway", "check", *options], capture_output=True, text=True, check=False)
     assert json.loads(checked.stdout)["faults"] == []
     done = subprocess.run([sys.executable, "-m", "tailrace_gateway", "explain", *options], capture_output=True, text=True, check=True)

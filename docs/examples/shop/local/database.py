@@ -1,14 +1,19 @@
-"""Makes the shop's SQLite database: customers, products, orders and their lines, the same ones each time. IO: the file.
+"""Makes the shop's database: customers, products, orders and their lines, the same ones each time. IO: the file.
 
-`python database.py FILE` writes it by rename, so that a file that is there is whole.
+`python database.py FILE` writes a SQLite database by rename, so that a file that is there is whole;
+`python database.py --postgres FILE` the same rows as a script for psql.
 """
 
 import random
 import sqlite3
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
+
+Row = tuple[Any, ...]
 
 CUSTOMERS = 20_000
 PRODUCTS = 500
@@ -95,11 +100,30 @@ def _products(chance: random.Random) -> Iterator[tuple[int, str, str, str, int]]
         )
 
 
-def fill(database: sqlite3.Connection) -> int:
-    """Makes tables and rows; how many rows."""
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The shop's rows, by table, in the order in which their references allow them to be inserted."""
+
+    customers: list[Row]
+    products: list[Row]
+    orders: list[Row]
+    order_lines: list[Row]
+
+    def tables(self) -> dict[str, list[Row]]:
+        """Table → rows."""
+        return {"customers": self.customers, "products": self.products, "orders": self.orders, "order_lines": self.order_lines}
+
+    def count(self) -> int:
+        """Of all tables together."""
+        return sum(len(rows) for rows in self.tables().values())
+
+
+def rows() -> Rows:
+    """The same shop each time."""
     chance = random.Random(20240101)  # noqa: S311 (the same shop each time, no secrets)
     products = list(_products(chance))
-    orders, lines = [], []
+    orders: list[Row] = []
+    lines: list[Row] = []
     for number in range(1, ORDERS + 1):
         total = 0
         for line, product in enumerate(chance.sample(products, chance.choice((1, 1, 2, 3, 5))), 1):
@@ -109,14 +133,31 @@ def fill(database: sqlite3.Connection) -> int:
         placed = FIRST_DAY + timedelta(days=number * 700 // ORDERS)
         status = chance.choices(("delivered", "sent", "open", "returned"), (85, 8, 5, 2))[0]
         orders.append((number, chance.randint(1, CUSTOMERS), placed.isoformat(), status, total))
+    return Rows(list(_customers(chance)), list(products), orders, lines)
+
+
+def fill(database: sqlite3.Connection) -> int:
+    """Makes tables and rows; how many rows."""
+    made = rows()
     database.executescript(SCHEMA)
-    database.executemany("INSERT INTO customers VALUES (?, ?, ?, ?, ?)", _customers(chance))
-    database.executemany("INSERT INTO products VALUES (?, ?, ?, ?, ?)", products)
-    database.executemany("INSERT INTO orders VALUES (?, ?, ?, ?, ?)", orders)
-    database.executemany("INSERT INTO order_lines VALUES (?, ?, ?, ?, ?)", lines)
+    for table, each in made.tables().items():
+        database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(each[0]))})", each)  # noqa: S608 (our own names)
     database.commit()
     database.executescript(INDEXES)
-    return CUSTOMERS + len(products) + len(orders) + len(lines)
+    return made.count()
+
+
+def script(file: Path) -> int:
+    """Writes the same shop as a script for psql; how many rows it holds."""
+    made = rows()
+    with file.open("w", encoding="utf-8") as out:
+        out.write(SCHEMA)
+        for table, each in made.tables().items():
+            out.write(f"COPY {table} FROM stdin;\n")
+            out.writelines("\t".join(map(str, row)) + "\n" for row in each)  # No value has a tab, a backslash or a line end.
+            out.write("\\.\n")
+        out.write(INDEXES)
+    return made.count()
 
 
 def make(file: Path) -> int:
@@ -128,12 +169,14 @@ def make(file: Path) -> int:
     try:
         database.execute("PRAGMA journal_mode=OFF")
         database.execute("PRAGMA synchronous=OFF")
-        rows = fill(database)
+        count = fill(database)
     finally:
         database.close()
     temporary.rename(file)
-    return rows
+    return count
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{make(Path(sys.argv[1])):,} rows\n")
+    *option, name = sys.argv[1:]
+    write = script if option == ["--postgres"] else make
+    sys.stdout.write(f"{write(Path(name)):,} rows\n")

@@ -76,7 +76,7 @@ def main() -> int:
     DEMO.mkdir(mode=0o700, exist_ok=True)
     make_database()
     command = [
-        sys.executable, "-m", "tailrace_gateway", "run", "-f", "docs/examples/shop/shop.yaml", "-f", "docs/examples/shop/local/secrets.yaml",
+        sys.executable, "-m", "tailrace_gateway", "run", "-f", "docs/examples/shop/shop.yaml", "-f", "docs/examples/shop/local/secrets.yaml", "-f", "docs/examples/shop/local/runs.yaml",
         "--data", str(DEMO / "data"), "--logs", str(DEMO / "log"), "--listen", given.listen, "--admin", given.admin,
     ]  # fmt: skip
     if given.no_data_plane or not build():
