@@ -8,9 +8,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tailrace_contract import document, rules
+from tailrace_contract.apikey import ApiKey
+from tailrace_contract.containers import DATA_PLANE, GATEWAY, Allotment, DataPlane, Gateway, Resources, allotment
 from tailrace_contract.document import MODELS, RULES
 from tailrace_contract.findings import Finding, format_path
 from tailrace_contract.generate import crds, yaml_text
+from tailrace_contract.ids import Ref
 from tailrace_contract.resource import Kind
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -97,7 +100,8 @@ def _nodes(node: dict[str, Any], path: str) -> list[tuple[str, dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_crd_is_structural_bounded_and_described(kind: Kind) -> None:
-    for path, node in _nodes(crds.schema(kind)["properties"]["spec"], "spec"):
+    properties = crds.schema(kind)["properties"]
+    for path, node in _nodes(properties["spec"], "spec") + _nodes(properties["status"], "status"):
         open_type = node.get("x-kubernetes-preserve-unknown-fields") or node.get("x-kubernetes-int-or-string")
         assert open_type or node.get("type") in ("object", "array", "string", "integer", "boolean"), path
         assert not {"$ref", "anyOf", "const", "title", "nullable", "patternProperties", "propertyNames"} & node.keys(), path
@@ -129,8 +133,8 @@ def test_generated_yaml_reads_back(value: object) -> None:
 
 
 def test_a_moved_key_is_a_finding() -> None:
-    assert rules.moved("a", "a") is None
-    finding = rules.moved("a", "b")
+    assert rules.moved(Ref("a", "a"), Ref("a", "a")) is None
+    finding = rules.moved(Ref("a", "a"), Ref("b", "a"))
     assert finding is not None
     assert finding.hint
     assert f"{finding.message}; {finding.hint}" == rules.KEY_MOVED
@@ -141,3 +145,60 @@ def test_paths_are_written_as_people_do() -> None:
     assert format_path(("spec", "queries", 2, "params", "id")) == "spec.queries[2].params.id"
     assert format_path(("spec", "session", "app.tenant")) == 'spec.session["app.tenant"]'
     assert format_path(()) == ""
+
+
+def test_a_changed_backend_is_a_finding() -> None:
+    assert rules.backend_changed(True, True) is None
+    finding = rules.backend_changed(True, False)
+    assert finding is not None
+    assert f"{finding.message}; {finding.hint}" == rules.BACKEND_CHANGED
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_an_object_that_nobody_has_reconciled_does_not_read_as_current(kind: Kind) -> None:
+    """kstatus and Argo CD compare generations: without the default a fresh object would look finished."""
+    schema = crds.schema(kind)
+    assert schema["properties"]["status"]["default"] == {"observedGeneration": -1}
+    conditions = schema["properties"]["status"]["properties"]["conditions"]
+    assert conditions["x-kubernetes-list-type"] == "map"
+    assert conditions["x-kubernetes-list-map-keys"] == ["type"]
+    version = crds.render(kind)["spec"]["versions"][0]
+    assert version["subresources"]["status"] == {}
+    assert ("scale" in version["subresources"]) == (kind is Kind.QUERY_API)
+    for column in version["additionalPrinterColumns"]:
+        node = schema
+        for part in column["jsonPath"].partition("[")[0].strip(".").split("."):
+            node = node["properties"][part] if part != "creationTimestamp" else {}
+            if node.get("type") == "object" and not node.get("properties"):
+                break  # metadata, which the API server describes.
+
+
+def test_a_live_object_reads_with_its_status_and_one_of_a_newer_operator() -> None:
+    live = yaml.safe_load((GOLDEN / "valid" / "key-smallest.yaml").read_text())
+    live["metadata"] |= {"uid": "u", "generation": 2, "resourceVersion": "812", "managedFields": []}
+    live["status"] = {
+        "observedGeneration": 2,
+        "later": {"x": 1},
+        "conditions": [
+            {"type": "Ready", "status": "True", "observedGeneration": 2, "lastTransitionTime": "2026-11-30T12:00:00Z", "reason": "Loaded", "message": ""}
+        ],
+        "keys": [{"id": "3fK9Qm2x", "sha256": "0" * 64, "notBefore": "2026-11-30T12:00:00Z", "notAfter": "2026-12-01T12:00:00.5Z"}],
+        "loadedBy": "3/3",
+    }  # fmt: skip
+    key = document.read(live)
+    assert isinstance(key, ApiKey)
+    assert key.status.keys[0].not_after is not None
+    assert key.status.loaded_by == "3/3"
+    assert key.status.conditions[0].status == "True"
+
+
+def test_a_container_gets_what_is_given_and_a_default_that_fits_it() -> None:
+    given = Resources.model_validate_json('{"requests": {"cpu": 2}, "limits": {"memory": "100Mi"}}')
+    assert allotment(given, DATA_PLANE) == Allotment(2000, 100 << 20, 100 << 20)
+    given = Resources.model_validate_json('{"requests": {"memory": "2Gi"}, "limits": {"cpu": "0.05"}}')
+    assert allotment(given, GATEWAY) == Allotment(50, 2 << 30, 2 << 30, 50)
+    assert allotment(Resources(), GATEWAY) == GATEWAY
+    text = f"requests of {GATEWAY.cpu_request_millis}m and {GATEWAY.memory_request_bytes >> 20}Mi, a memory limit of {GATEWAY.memory_limit_bytes >> 30}Gi"
+    assert text in str(Gateway.model_fields["resources"].description)
+    text = f"requests of {DATA_PLANE.cpu_request_millis}m and {DATA_PLANE.memory_request_bytes >> 20}Mi, a memory limit of {DATA_PLANE.memory_limit_bytes >> 20}Mi"
+    assert text in str(DataPlane.model_fields["resources"].description)

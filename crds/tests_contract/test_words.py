@@ -80,3 +80,18 @@ def test_what_callers_could_not_send_is_no_key(text: str) -> None:
     with pytest.raises(ValueError, match="key") as error:
         keys.read_key(text)
     assert text not in str(error.value)
+
+
+@given(st.integers(1, duration.MAX_CPU_MILLIS))
+def test_a_cpu_amount_reads_back(millis: int) -> None:
+    text = duration.format_cpu(millis)
+    assert re.fullmatch(duration.CPU_PATTERN, text)
+    assert duration.parse_cpu(text) == millis
+    assert duration.parse_cpu(f"{millis}m") == millis
+    assert duration.parse_cpu(f"{millis // 1000}.{millis % 1000:03}") == millis
+
+
+@pytest.mark.parametrize("text", ["", "m", "0", "0m", "1.5m", "1.2345", "-1", "1e3", "257", "256001m", "1 ", "\u0661"])
+def test_what_is_no_cpu_amount_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="CPU amount"):
+        duration.parse_cpu(text)

@@ -597,7 +597,7 @@ mod tests {
         assert_eq!(failing(&observer), ["snapshot", "spool"]);
         observer.watch_spool(Box::new(SpoolStatus::default));
         let text = r#"{"schema":1,"version":7,"api":{"namespace":"n","name":"a","bigNumbers":"number","hideForbidden":false,
-            "trustedProxies":[],"spoolSizeBytes":1048576,"onFull":"reject","durability":"process"},
+            "trustedProxies":[],"spoolSizeBytes":1048576,"onFull":"reject","durability":"process","runStore":{"embedded":{}}},
             "sources":[],"connections":[],"queries":[],"roles":[],"keys":[]}"#;
         observer.snapshot_applied(&serde_json::from_str(text).unwrap());
         assert_eq!(failing(&observer), [""; 0]);

@@ -39,7 +39,7 @@ specs = st.builds(
     ),
     st.sets(st.sampled_from(QUERIES), min_size=1).map(sorted),
     st.lists(roles, min_size=1, max_size=2, unique_by=lambda role: role.name),
-    st.lists(keys, max_size=3, unique_by=lambda key: key.id),
+    st.lists(keys, max_size=3, unique_by=lambda key: key.sha256),
     st.booleans(),
     st.lists(st.sampled_from(NETWORKS), max_size=2).map(tuple),
 )

@@ -24,8 +24,8 @@ MODELS: dict[Kind, type[QueryAPI] | type[ApiKey] | type[RunStore]] = {
 RULES: dict[Kind, tuple[rules.Rule, ...]] = {Kind.QUERY_API: rules.QUERY_API, Kind.API_KEY: rules.API_KEY, Kind.RUN_STORE: rules.RUN_STORE}
 
 LATER = (
-    "limits", "rateLimit", "quota", "maxConcurrent", "rotation", "cache", "coalesce", "autoscaling", "replicas", "gateway", "dataPlane",
-    "clickhouse", "postgres", "retention", "historySampleRate", "batch", "allowKeysFrom", "queriesFrom", "connectionBudget", "cors",
+    "limits", "rateLimit", "quota", "maxConcurrent", "cache", "coalesce", "autoscaling", "clickhouse", "retention", "historySampleRate",
+    "batch", "connectionBudget", "cors",
 )  # fmt: skip
 """Fields that the design has and this version does not: their hint says so instead of guessing another name."""
 

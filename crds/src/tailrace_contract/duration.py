@@ -1,6 +1,6 @@
-"""Durations, sizes and exact decimals as resources write them: `1h30m`, `250ms`, `1Gi`, `"0.5"`. Pure; refuses everything else with ValueError.
+"""Durations, sizes, CPU amounts and exact decimals as resources write them: `1h30m`, `1Gi`, `250m`, `"0.5"`. Pure; refuses everything else with ValueError.
 
-Both are read once, at the boundary: inside, a duration is an integer of milliseconds and a size an integer of bytes.
+They are read once, at the boundary: inside, a duration is an integer of milliseconds, a size of bytes, a CPU amount of thousandths of a core.
 """
 
 import re
@@ -91,6 +91,39 @@ def _read_size(value: object, info: ValidationInfo) -> object:
     return value
 
 
+CPU_PATTERN = "^([1-9][0-9]*m|[0-9]+([.][0-9]{1,3})?)$"
+"""What a CPU amount in text looks like (the same in the CRDs)."""
+
+_CPU = re.compile(r"([1-9][0-9]*)m|([0-9]+)(?:\.([0-9]{1,3}))?", re.ASCII)
+MAX_CPU_MILLIS = 256_000
+
+
+def parse_cpu(text: str) -> int:
+    """Thousandths of a core of `250m`, `2` or `0.5`. ValueError when it has another form, is zero or is over 256 cores."""
+    match = _CPU.fullmatch(text) if len(text) <= MAX_TEXT else None
+    if match is None:
+        raise ValueError("not a CPU amount: write cores such as 2 or 0.5, or thousandths such as 250m")
+    millis = int(match[1]) if match[1] else int(match[2]) * 1000 + int((match[3] or "").ljust(3, "0"))
+    if not 0 < millis <= MAX_CPU_MILLIS:
+        raise ValueError("a CPU amount must be above 0 and at most 256 cores: correct it")
+    return millis
+
+
+def format_cpu(millis: int) -> str:
+    """As the Kubernetes API writes it: `2`, `250m`; the inverse of `parse_cpu`."""
+    return f"{millis}m" if millis % 1000 else str(millis // 1000)
+
+
+def _read_cpu(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, str):
+        return parse_cpu(value)
+    if info.mode == "json":
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError('not a CPU amount: write cores such as 2 or "0.5" in quotes, or thousandths such as 250m')
+        return parse_cpu(str(value))
+    return value
+
+
 _DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 
 
@@ -118,3 +151,18 @@ SizeBytes = Annotated[
     WithJsonSchema({"type": "string", "pattern": SIZE_PATTERN, "maxLength": MAX_TEXT}),
 ]
 """A model's field: text in YAML and JSON, bytes in Python."""
+
+CpuMillis = Annotated[
+    int,
+    BeforeValidator(_read_cpu),
+    PlainSerializer(format_cpu, return_type=str, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": CPU_PATTERN,
+            "maxLength": MAX_TEXT,
+            "x-kubernetes-int-or-string": True,
+        }
+    ),
+]
+"""A model's field: cores or thousandths in YAML and JSON, thousandths in Python."""

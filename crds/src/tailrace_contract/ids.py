@@ -22,10 +22,20 @@ GLOB_PATTERN = "^[-_a-z0-9*]+$"
 """Query names of a role; `*` stands for any run of characters."""
 
 SECRET_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
-"""Names of Secrets and namespaces, as Kubernetes has them."""
+"""Names of Secrets and ConfigMaps, as Kubernetes has them."""
+
+NAMESPACE_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+"""Names of namespaces, as Kubernetes has them."""
 
 SECRET_KEY_PATTERN = "^[-._a-zA-Z0-9]+$"
 """Keys within a Secret, as Kubernetes has them."""
+
+LABEL_KEY_PATTERN = "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+LABEL_VALUE_PATTERN = "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+"""Keys and values of labels, as Kubernetes has them."""
+
+LABEL_KEY_LENGTH = 317
+"""Characters that a label's key may have: a prefix of 253, a slash, a name of 63."""
 
 NAME_LENGTH = 50
 """Characters that a name may have."""
@@ -39,6 +49,9 @@ ParameterName = Annotated[str, Field(pattern=PARAMETER_PATTERN, min_length=1, ma
 QueryGlob = Annotated[str, Field(pattern=GLOB_PATTERN, min_length=1, max_length=NAME_LENGTH)]
 SecretName = Annotated[str, Field(pattern=SECRET_NAME_PATTERN, min_length=1, max_length=SECRET_NAME_LENGTH)]
 SecretKey = Annotated[str, Field(pattern=SECRET_KEY_PATTERN, min_length=1, max_length=SECRET_NAME_LENGTH)]
+Namespace = Annotated[str, Field(pattern=NAMESPACE_PATTERN, min_length=1, max_length=63)]
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=LABEL_KEY_LENGTH)]
+LabelValue = Annotated[str, Field(pattern=LABEL_VALUE_PATTERN, max_length=63)]
 
 KeyId = NewType("KeyId", str)
 """`namespace/name` of an ApiKey: what a run records."""

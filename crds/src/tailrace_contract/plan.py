@@ -237,12 +237,13 @@ class RolePlan(Plan):
 
 
 class KeyPlan(Plan):
-    """A live ApiKey. Suspended ones are not in a snapshot; expired ones may be, and are refused by the clock of each call."""
+    """Key texts of a live ApiKey that are valid for the same time. Suspended ApiKeys are not in a snapshot; expired ones may be, and are refused by
+    the clock of each call."""
 
     id: str
-    """`namespace/name` of the ApiKey."""
+    """`namespace/name` of the ApiKey. Several KeyPlans may have it: while a key is replaced, each of its texts is valid for another time."""
     sha256: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Hex digests of every key text that is valid now (rotation has two)."""
+    """Hex digests. No digest occurs twice in a snapshot."""
     role: Index
     bind: dict[str, JsonValue] = {}
     """Parameters fixed by the key. A query that does not declare all of them is refused to this key (403)."""
@@ -274,6 +275,33 @@ class Durability(StrEnum):
     DISK = "disk"
 
 
+class Nothing(Plan):
+    """No settings."""
+
+
+class EmbeddedStorePlan(Plan):
+    """Runs go into a SQLite file below the data directory."""
+
+    embedded: Nothing
+
+
+class PostgresTarget(Plan):
+    """A PostgreSQL database that keeps runs."""
+
+    url_file: str
+    """Path of the mounted file with the URL (libpq URI). Re-read at each connect."""
+
+
+class PostgresStorePlan(Plan):
+    """Runs go into a PostgreSQL database."""
+
+    postgres: PostgresTarget
+
+
+RunStorePlan = EmbeddedStorePlan | PostgresStorePlan
+"""`{"embedded": {}}` or `{"postgres": {"urlFile": PATH}}`."""
+
+
 class ApiPlan(Plan):
     """What holds for the whole API."""
 
@@ -287,14 +315,27 @@ class ApiPlan(Plan):
     spool_size_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
     on_full: OnFull = OnFull.REJECT
     durability: Durability = Durability.PROCESS
+    run_store: RunStorePlan = EmbeddedStorePlan(embedded=Nothing())
+    """Where runs are shipped to, and read from."""
+
+
+class SourceKind(StrEnum):
+    """What a source is."""
+
+    QUERY_API = "QueryAPI"
+    """The API itself: uid, generation, resourceVersion, namespace and name."""
+    API_KEYS = "ApiKeys"
+    """All ApiKeys of a namespace: resourceVersion is the highest that was seen of them."""
+    CONFIG = "Config"
+    """A ConfigMap of queriesFrom, `name` NAMESPACE/NAME: resourceVersion is the SHA-256 of its files."""
 
 
 class Source(Plan):
-    """A resource that this snapshot holds, for acknowledgement."""
+    """What this snapshot was made from, for acknowledgement (docs/contract-kubernetes.md). What a kind does not have is empty or 0."""
 
-    kind: str
-    namespace: str
-    name: str
+    kind: SourceKind
+    namespace: str = ""
+    name: str = ""
     uid: str = ""
     generation: int = 0
     resource_version: str = ""

@@ -4,10 +4,12 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 
+from tailrace_contract.containers import DataPlane, Gateway
 from tailrace_contract.duration import DurationMs, read_decimal
-from tailrace_contract.ids import Name, ParameterName, QueryGlob, QueryName
+from tailrace_contract.ids import LabelKey, LabelValue, Name, ParameterName, QueryGlob, QueryName
 from tailrace_contract.plan import BigNumbers, Mask, Missing, ParamType, Pooler, Returns
-from tailrace_contract.resource import Document, ObjectRef, Part, SecretKeySource, SecretRef
+from tailrace_contract.resource import ConfigMapSource, Document, ObjectRef, Part, SecretKeySource, SecretRef
+from tailrace_contract.status import QueryAPIStatus
 
 CIDR_PATTERN = "^[0-9a-fA-F:.]+/[0-9]{1,3}$"
 COLUMN_PATTERN = r"^.+\..+$"
@@ -194,6 +196,31 @@ class Role(Part):
     """Whether queries may filter, join or sort by masked columns, which tells callers something about their values."""
 
 
+class NamespaceSelector(Part):
+    """Namespaces, by their labels."""
+
+    match_labels: dict[LabelKey, LabelValue] = Field(min_length=1, max_length=16)
+    """Labels that a namespace must all have. At least one."""
+
+
+class NamespaceLabel(Part):
+    """A value that the namespace of a key has."""
+
+    namespace_label: LabelKey
+    """Key of the namespace's label; its value is bound. A namespace without the label is not admitted."""
+
+
+class KeysFrom(Part):
+    """Other namespaces whose ApiKeys may open this API, and how far."""
+
+    namespaces: NamespaceSelector
+    """Which namespaces. Whoever may label a namespace decides about this too."""
+    roles: Annotated[tuple[Name, ...], Field(min_length=1, max_length=16)]
+    """Roles that these keys may have."""
+    bind: dict[ParameterName, NamespaceLabel] = Field({}, max_length=16)
+    """Parameters that these keys are bound to, by a label of their namespace. A key's own `bind` can't say otherwise."""
+
+
 class Http(Part):
     """How the API speaks HTTP."""
 
@@ -210,14 +237,24 @@ class QueryAPISpec(Part):
 
     connections: Annotated[tuple[Connection, ...], Field(min_length=1, max_length=32)]
     """Databases."""
-    queries: Annotated[tuple[Query, ...], Field(min_length=1, max_length=1000)]
-    """Saved queries."""
+    queries: Annotated[tuple[Query, ...], Field(max_length=1000)] = ()
+    """Saved queries. At least one here or in queriesFrom."""
+    queries_from: Annotated[tuple[ConfigMapSource, ...], Field(max_length=16)] = ()
+    """ConfigMaps with more queries: each key NAME.sql is YAML between two lines of --- (an entry of `queries` without sql; its name is NAME if it says none), then the SQL."""
     roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=64)]
     """What keys may be given."""
+    allow_keys_from: Annotated[tuple[KeysFrom, ...], Field(max_length=32)] = ()
+    """Other namespaces whose ApiKeys may open this API. Those of its own namespace always may. With `tailrace run`, where namespaces have no labels, none is admitted."""
     run_store_ref: ObjectRef
     """The RunStore that keeps every run."""
     http: Http = Http()
     """How the API speaks HTTP."""
+    replicas: Annotated[int, Field(ge=0, le=1000)] = 2
+    """Pods. A number of pods; 0 stops the API. More than one needs a RunStore that is not embedded. Has no effect with `tailrace run`, which is one."""
+    gateway: Gateway = Gateway()
+    """The gateway's container: Python, which decides. Has no effect with `tailrace run`."""
+    data_plane: DataPlane = DataPlane()
+    """The data plane's container: Rust, which answers. Has no effect with `tailrace run`."""
 
 
 class QueryAPI(Document):
@@ -227,3 +264,5 @@ class QueryAPI(Document):
     """Always QueryAPI."""
     spec: QueryAPISpec
     """What is wanted."""
+    status: QueryAPIStatus = QueryAPIStatus()
+    """What the operator says. Files leave it out."""

@@ -79,6 +79,20 @@ class SecretKeySource(Part):
     """The Secret and its key."""
 
 
+class ConfigMapRef(Part):
+    """A ConfigMap in the resource's own namespace."""
+
+    name: SecretName
+    """Name of the ConfigMap."""
+
+
+class ConfigMapSource(Part):
+    """Where queries come from that don't stand in the resource itself."""
+
+    config_map_ref: ConfigMapRef
+    """The ConfigMap."""
+
+
 class SecretRef(Part):
     """A whole Secret in the resource's own namespace."""
 

@@ -11,8 +11,9 @@ from decimal import Decimal
 from ipaddress import ip_network
 from typing import Any
 
-from tailrace_contract.duration import parse_size, read_decimal
+from tailrace_contract.duration import CPU_PATTERN, parse_cpu, parse_duration, parse_size, read_decimal
 from tailrace_contract.findings import Finding, Path
+from tailrace_contract.ids import Ref
 
 Node = dict[str, Any]
 """An object as JSON has it."""
@@ -47,7 +48,7 @@ _NUMERIC = ("integer", "number")
 
 def _missing_connection(spec: Node) -> Iterator[Path]:
     known = {c.get("name") for c in spec["connections"]}
-    for position, query in enumerate(spec["queries"]):
+    for position, query in enumerate(spec.get("queries", ())):
         if isinstance(query.get("connection"), str) and query["connection"] not in known:
             yield ("queries", position, "connection")
 
@@ -165,6 +166,72 @@ def _one_key(spec: Node) -> Iterator[Path]:
         yield ("keyFrom",) if "keyFrom" in spec else ()
 
 
+def _no_queries(spec: Node) -> Iterator[Path]:
+    if not spec.get("queries", []) and not spec.get("queriesFrom", []):
+        yield ("queries",)
+
+
+def _unknown_role(spec: Node) -> Iterator[Path]:
+    known = {role.get("name") for role in spec["roles"]}
+    for position, entry in enumerate(spec.get("allowKeysFrom", ())):
+        for place, role in enumerate(entry["roles"]):
+            if role not in known:
+                yield ("allowKeysFrom", position, "roles", place)
+
+
+def _configs_twice(spec: Node) -> Iterator[Path]:
+    seen = set()
+    for position, entry in enumerate(spec.get("queriesFrom", ())):
+        name = entry["configMapRef"]["name"]
+        if name in seen:
+            yield ("queriesFrom", position, "configMapRef", "name")
+        seen.add(name)
+
+
+def _read_amount(field: str, value: object) -> int:
+    return parse_cpu(str(value)) if field == "cpu" else parse_size(str(value))
+
+
+def _above_limit(field: str) -> Check:
+    def check(resources: Node) -> Iterator[Path]:
+        request, limit = resources.get("requests", {}).get(field), resources.get("limits", {}).get(field)
+        if request is not None and limit is not None and _read_amount(field, request) > _read_amount(field, limit):
+            yield ("requests", field)
+
+    return check
+
+
+def _cpu_out_of_bounds(amounts: Node) -> Iterator[Path]:
+    if "cpu" in amounts and re.fullmatch(CPU_PATTERN, str(amounts["cpu"])):
+        try:
+            parse_cpu(str(amounts["cpu"]))
+        except ValueError:  # The reader says it with the same words.
+            yield ("cpu",)
+
+
+def _memory_out_of_bounds(amounts: Node) -> Iterator[Path]:
+    if "memory" in amounts and not MEMORY_MINIMUM_BYTES <= parse_size(amounts["memory"]) <= MEMORY_MAXIMUM_BYTES:
+        yield ("memory",)
+
+
+def _rotation_of_brought(spec: Node) -> Iterator[Path]:
+    if "rotation" in spec and "secretName" not in spec:
+        yield ("rotation",)
+
+
+def _milliseconds(field: str) -> str:
+    """CEL for the length of a duration. Behind `replace`, no unit's letter occurs in another unit."""
+    text = f"self.{field}.replace('ms', 'u')"
+    return " + ".join(
+        f"{text}.findAll('[0-9]+{unit}').map(p, int(p.replace('{unit}', ''))).sum() * {ms}"
+        for unit, ms in (("u", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000))
+    )
+
+
+ROTATION_MINIMUM_MS = 10_000
+MEMORY_MINIMUM_BYTES = 64 << 20
+MEMORY_MAXIMUM_BYTES = 1 << 40
+
 _CONNECTION = ("spec", "connections", "*")
 _QUERY = ("spec", "queries", "*")
 _PARAMETER = (*_QUERY, "params", "*")
@@ -187,9 +254,38 @@ def _element_rules(at: tuple[str, ...]) -> tuple[Rule, ...]:
     )  # fmt: skip
 
 
+def _container_rules(container: str) -> tuple[Rule, ...]:
+    at = ("spec", container, "resources")
+    return (
+        *(Rule((*at, each), "cpu: a CPU amount must be above 0 and at most 256 cores; correct it", _cpu_out_of_bounds,
+               "!has(self.cpu) || quantity(string(self.cpu)).isGreaterThan(quantity('0'))"
+               " && !quantity(string(self.cpu)).isGreaterThan(quantity('256'))")
+          for each in ("requests", "limits")),
+        *(Rule((*at, each), "memory: must be between 64Mi and 1Ti; correct it",
+               _memory_out_of_bounds,
+               "!has(self.memory) || !quantity(self.memory).isLessThan(quantity('64Mi'))"
+               " && !quantity(self.memory).isGreaterThan(quantity('1Ti'))")
+          for each in ("requests", "limits")),
+        Rule(at, "requests.cpu must not exceed limits.cpu; lower the one or raise the other", _above_limit("cpu"),
+             "!has(self.requests) || !has(self.limits) || !has(self.requests.cpu) || !has(self.limits.cpu)"
+             " || !quantity(string(self.requests.cpu)).isGreaterThan(quantity(string(self.limits.cpu)))"),
+        Rule(at, "requests.memory must not exceed limits.memory; lower the one or raise the other", _above_limit("memory"),
+             "!has(self.requests) || !has(self.limits) || !has(self.requests.memory) || !has(self.limits.memory)"
+             " || !quantity(self.requests.memory).isGreaterThan(quantity(self.limits.memory))"),
+    )  # fmt: skip
+
+
 QUERY_API: tuple[Rule, ...] = (
     Rule(("spec",), "queries[].connection: no entry of connections has this name; add it there or correct the name", _missing_connection,
-         "self.queries.all(q, self.connections.exists(c, c.name == q.connection))"),
+         "!has(self.queries) || self.queries.all(q, self.connections.exists(c, c.name == q.connection))"),
+    Rule(("spec",), "queries, queriesFrom: there are no queries; give at least one, or a ConfigMap with queries", _no_queries,
+         "has(self.queries) && self.queries.size() > 0 || has(self.queriesFrom) && self.queriesFrom.size() > 0"),
+    Rule(("spec",), "queriesFrom[].configMapRef: named twice; remove one", _configs_twice,
+         "!has(self.queriesFrom) || self.queriesFrom.all(f, self.queriesFrom.exists_one(g, g.configMapRef.name == f.configMapRef.name))"),
+    Rule(("spec",), "allowKeysFrom[].roles: no entry of roles has this name; add it there or correct the name", _unknown_role,
+         "!has(self.allowKeysFrom) || self.allowKeysFrom.all(a, a.roles.all(n, self.roles.exists(r, r.name == n)))"),
+    *_container_rules("gateway"),
+    *_container_rules("dataPlane"),
     Rule(("spec",), _NAMED_TWICE.format("connections[].name"), _twice("connections", "name")),
     Rule(("spec",), _NAMED_TWICE.format("queries[].name"), _twice("queries", "name")),
     Rule(("spec",), _NAMED_TWICE.format("roles[].name"), _twice("roles", "name")),
@@ -227,15 +323,36 @@ QUERY_API: tuple[Rule, ...] = (
 API_KEY: tuple[Rule, ...] = (
     Rule(("spec",), "secretName, keyFrom: give exactly one; secretName for a new key, keyFrom for one that you bring", _one_key,
          "has(self.secretName) != has(self.keyFrom)"),
+    Rule(("spec",), "rotation: only with secretName, since a key that you bring is yours to replace; remove rotation", _rotation_of_brought,
+         "!has(self.rotation) || has(self.secretName)"),
+    Rule(("spec", "rotation"), "every: a key must be handed out for at least 10s; raise it",
+         _when("every", lambda r: parse_duration(r["every"]) < ROTATION_MINIMUM_MS), f"{_milliseconds('every')} >= {ROTATION_MINIMUM_MS}"),
+    Rule(("spec", "rotation"), "overlap: a duration must be longer than 0; write at least 1ms", _zero("overlap"),
+         "!self.overlap.matches('^(0+(ms|s|m|h|d))+$')"),
+    Rule(("spec", "rotation"), "overlap must be less than every; lower the one or raise the other",
+         _when("overlap", lambda r: parse_duration(r["overlap"]) >= parse_duration(r["every"])),
+         f"{_milliseconds('overlap')} < {_milliseconds('every')}"),
     Rule(("spec",), _CIDR.format("allowedCIDRs"), _networks("allowedCIDRs")),
 )  # fmt: skip
 
 SPOOL_MINIMUM_BYTES = 16 << 20
 
+
+def _one_backend(spec: Node) -> Iterator[Path]:
+    if ("embedded" in spec) == ("postgres" in spec):
+        yield ("postgres",) if "postgres" in spec else ()
+
+
 RUN_STORE: tuple[Rule, ...] = (
+    Rule(("spec",), "embedded, postgres: give exactly one; embedded: {} for a single pod, postgres for any number", _one_backend,
+         "has(self.embedded) != has(self.postgres)"),
     Rule(("spec", "spool"), "size: must be at least 16Mi; raise it", _small_spool,
          "quantity(self.size).compareTo(quantity('16Mi')) >= 0"),
 )  # fmt: skip
+
+BACKEND_CHANGED = "embedded, postgres: the backend can't be changed; make another RunStore"
+BACKEND_CHANGED_CEL = "has(self.embedded) == has(oldSelf.embedded)"
+"""Stands at spec of a RunStore; what keeps it in Python is `backend_changed`."""
 
 KEY_MOVED = "queryApiRef can't be changed; make another ApiKey for the other API"
 KEY_MOVED_CEL = "self == oldSelf"
@@ -247,9 +364,14 @@ def _finding(path: Path, text: str) -> Finding:
     return Finding(path, message, hint)
 
 
-def moved(old_api: str, new_api: str) -> Finding | None:
+def moved(old_api: Ref, new_api: Ref) -> Finding | None:
     """The finding when a change of an ApiKey points it at another QueryAPI."""
     return None if old_api == new_api else _finding(("spec", "queryApiRef"), KEY_MOVED)
+
+
+def backend_changed(was_embedded: bool, is_embedded: bool) -> Finding | None:
+    """The finding when a change of a RunStore gives it another backend."""
+    return None if was_embedded == is_embedded else _finding(("spec",), BACKEND_CHANGED)
 
 
 def _nodes(node: Any, at: tuple[str, ...], path: Path) -> Iterator[tuple[Path, Node]]:

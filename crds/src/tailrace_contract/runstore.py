@@ -6,11 +6,19 @@ from pydantic import Field
 
 from tailrace_contract.duration import SizeBytes
 from tailrace_contract.plan import Durability, OnFull
-from tailrace_contract.resource import Document, Part
+from tailrace_contract.resource import Document, Part, SecretKeySource
+from tailrace_contract.status import RunStoreStatus
 
 
 class Embedded(Part):
     """A SQLite file below the gateway's data directory; for one gateway."""
+
+
+class Postgres(Part):
+    """A PostgreSQL database; for any number of gateways."""
+
+    url_from: SecretKeySource
+    """The database's URL: a libpq URI (postgresql://…). It is re-read when it changes. The table `runs` is made there if it is missing."""
 
 
 class Spool(Part):
@@ -25,8 +33,10 @@ class Spool(Part):
 class RunStoreSpec(Part):
     """What is wanted."""
 
-    embedded: Embedded
-    """Keep runs in a SQLite file below the gateway's data directory. Write {}."""
+    embedded: Embedded | None = None
+    """Keep runs in a SQLite file below the gateway's data directory, for one pod only. Write {}. Exactly one of embedded and postgres."""
+    postgres: Postgres | None = None
+    """Keep runs in a PostgreSQL database. Exactly one of embedded and postgres. Which of the two can't be changed later."""
     spool: Spool = Spool()
     """Where runs wait on disk until the store has them."""
     durability: Durability = Durability.PROCESS
@@ -40,3 +50,5 @@ class RunStore(Document):
     """Always RunStore."""
     spec: RunStoreSpec
     """What is wanted."""
+    status: RunStoreStatus = RunStoreStatus()
+    """What the operator says. Files leave it out."""

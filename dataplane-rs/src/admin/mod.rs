@@ -105,20 +105,10 @@ pub fn status(observer: &Observer, now: SystemTime) -> serde_json::Value {
     let spool = observer.spool().unwrap_or_default();
     let ship = &observer.ship;
     let applied = snapshot.as_ref().map(|s| {
-        let sources: Vec<_> = s
-            .sources
-            .iter()
-            .map(|source| {
-                serde_json::json!({
-                    "kind": source.kind, "namespace": source.namespace, "name": source.name, "uid": source.uid,
-                    "generation": source.generation, "resourceVersion": source.resource_version,
-                })
-            })
-            .collect();
         serde_json::json!({
             "version": s.version, "applied": timestamp(s.applied),
             "ageSeconds": now.duration_since(s.applied).unwrap_or_default().as_secs(),
-            "queries": s.queries, "refused": s.refused, "keys": s.keys, "sources": sources,
+            "queries": s.queries, "refused": s.refused, "keys": s.keys, "sources": &*s.sources,
         })
     });
     serde_json::json!({
@@ -166,14 +156,15 @@ mod tests {
         assert!(!ask(address, "GET", "/readyz").await.contains("[-]"));
         observer.watch_spool(Box::new(Default::default));
         let text = r#"{"schema":1,"version":7,"api":{"namespace":"n","name":"a","bigNumbers":"number","hideForbidden":false,
-            "trustedProxies":[],"spoolSizeBytes":1048576,"onFull":"reject","durability":"process"},
-            "sources":[{"kind":"ApiKey","namespace":"n","name":"k","uid":"","generation":3,"resourceVersion":"12"}],
+            "trustedProxies":[],"spoolSizeBytes":1048576,"onFull":"reject","durability":"process","runStore":{"embedded":{}}},
+            "sources":[{"kind":"ApiKeys","namespace":"n","name":"","uid":"","generation":0,"resourceVersion":"12"}],
             "connections":[],"queries":[],"roles":[],"keys":[]}"#;
         observer.snapshot_applied(&serde_json::from_str(text).unwrap());
         assert!(ask(address, "GET", "/readyz").await.starts_with("HTTP/1.1 200 OK"));
         let status = ask(address, "GET", "/status").await;
         let status: serde_json::Value = serde_json::from_str(status.split("\r\n\r\n").nth(1).unwrap()).unwrap();
         assert_eq!(status["snapshot"]["version"], 7);
+        assert_eq!(status["snapshot"]["sources"][0]["kind"], "ApiKeys");
         assert_eq!(status["snapshot"]["sources"][0]["resourceVersion"], "12");
         assert!(ask(address, "GET", "/metrics").await.contains("\ntailrace_snapshot_version 7\n"));
         assert!(ask(address, "POST", "/metrics").await.starts_with("HTTP/1.1 405"));

@@ -93,7 +93,8 @@ impl Keys {
             }
             let cidrs = networks(&plan.cidrs).ok_or_else(|| key_form(plan, "cidrs"))?;
             let id: Arc<str> = plan.id.as_str().into();
-            let slot = before.and_then(|keys| keys.slots.get(&id)).copied().or_else(|| free.next()).unwrap_or(0);
+            let known = keys.slots.get(&id).or_else(|| before.and_then(|keys| keys.slots.get(&id))).copied();
+            let slot = known.or_else(|| free.next()).unwrap_or(0);
             keys.slots.insert(id.clone(), slot);
             keys.list.push(Key {
                 id,

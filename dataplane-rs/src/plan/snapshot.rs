@@ -1,6 +1,6 @@
 //! The snapshot as it comes over the socket: a mirror of `tailrace_contract.plan`, nothing more.
 //! May reject: unknown fields, unknown schema. IO: none.
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 macro_rules! wire {
@@ -8,6 +8,18 @@ macro_rules! wire {
 }
 macro_rules! words {
     ($($item:item)*) => { $(#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)] #[serde(rename_all = "lowercase")] $item)* };
+}
+
+/// What a source is.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq)]
+pub enum SourceKind {
+    /// The API: uid, generation and resourceVersion count.
+    #[serde(rename = "QueryAPI")]
+    QueryApi,
+    /// All ApiKeys of a namespace: the highest resourceVersion that was seen.
+    ApiKeys,
+    /// A ConfigMap: the digest of its files.
+    Config,
 }
 
 /// The only schema version that this build reads.
@@ -284,9 +296,9 @@ wire! {
         /// Pairs.
         pub grants: Vec<Grant>,
     }
-    /// One live key.
+    /// Texts of one live key that are valid for the same time.
     pub struct KeyPlan {
-        /// namespace/name.
+        /// namespace/name; several have it while a key is replaced.
         pub id: String,
         /// Hex digests.
         pub sha256: Vec<String>,
@@ -319,11 +331,25 @@ wire! {
         pub on_full: OnFull,
         /// When answers leave.
         pub durability: Durability,
+        /// Where runs go.
+        pub run_store: RunStorePlan,
     }
-    /// A resource in this snapshot.
+    /// What keeps the runs.
+    #[serde(rename_all_fields = "camelCase")]
+    pub enum RunStorePlan {
+        /// A SQLite file below the data directory.
+        Embedded {},
+        /// A PostgreSQL database.
+        Postgres {
+            /// Mounted file with its URL.
+            url_file: String,
+        },
+    }
+    /// What the snapshot was made from; what a kind does not have is empty or 0.
+    #[derive(Serialize)]
     pub struct Source {
         /// Kind.
-        pub kind: String,
+        pub kind: SourceKind,
         /// Namespace.
         pub namespace: String,
         /// Name.

@@ -293,7 +293,8 @@ pub fn snapshot(version: u64, url_file: &Path, queries: Vec<Value>) -> Value {
     let grants: Vec<_> = (0..queries.len()).map(|n| json!({"query": n, "masks": [], "refused": null})).collect();
     json!({"schema": 1, "version": version,
         "api": {"namespace": "n", "name": "a", "bigNumbers": "number", "hideForbidden": false, "trustedProxies": [],
-                "spoolSizeBytes": 1 << 30, "onFull": "reject", "durability": "process"},
+                "spoolSizeBytes": 1 << 30, "onFull": "reject", "durability": "process",
+                "runStore": {"embedded": {}}},
         "sources": [],
         "connections": [{"name": "db", "engine": "postgres", "urlFile": url_file, "caFile": null, "certificateFile": null, "keyFile": null,
             "maxConnections": 8, "statementTimeoutMs": 30000, "session": [], "pooler": "none", "idempotencyTable": null}],

@@ -78,7 +78,7 @@ def keyless(state: ResourceState, api: QueryAPI) -> tuple[RefusedUnit, ...]:
     found = []
     for ref, why in state.keyless.items():
         key = state.api_keys[ref]
-        if ref.namespace == api.metadata.namespace and key.spec.query_api_ref.name == api.metadata.name:
+        if ref.namespace == api.metadata.namespace and key.api_ref == api.ref:
             origin = state.origin(Kind.API_KEY, ref)
             found.append(
                 RefusedUnit("key", str(ref), "missing_secret", why, role=key.spec.role, place=f"{origin.file}:{origin.first_line}:1")

@@ -59,7 +59,7 @@ def _keys(state: ResourceState, ref: Ref) -> dict[Ref, ApiKey]:
     return {
         key_ref: key
         for key_ref, key in state.api_keys.items()
-        if key_ref.namespace == ref.namespace and key.spec.query_api_ref.name == ref.name and not key.spec.suspended
+        if key_ref.namespace == ref.namespace and key.api_ref == ref and not key.spec.suspended
     }
 
 

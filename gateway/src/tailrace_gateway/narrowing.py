@@ -35,12 +35,12 @@ def narrowed(last: Snapshot, before: ApiSpec, after: ApiSpec, version: int) -> S
             if names[grant.query] in queries_after and any(glob_matches(glob, names[grant.query]) for glob in new.queries)
         )
 
-    keys = {key.id: key for key in after.keys}
+    keys: dict[str, list[KeySpec]] = {}
+    for spec in after.keys:
+        keys.setdefault(spec.id, []).append(spec)
     role_names = [role.name for role in last.roles]
     kept = tuple(
-        plan
-        for key in last.keys
-        if (wanted := keys.get(key.id)) is not None and (plan := _key(key, wanted, role_names[key.role])) is not None
+        plan for key in last.keys for wanted in keys.get(key.id, ()) if (plan := _key(key, wanted, role_names[key.role])) is not None
     )
     return last.model_copy(
         update={

@@ -93,7 +93,7 @@ def _keys(data: Path, state: ResourceState, snapshot: Snapshot | None) -> list[J
     live = {key.id for key in snapshot.keys}
     found: list[JsonValue] = []
     for ref, key in state.api_keys.items():
-        if ref.namespace != snapshot.api.namespace or key.spec.query_api_ref.name != snapshot.api.name:
+        if ref.namespace != snapshot.api.namespace or str(key.api_ref) != f"{snapshot.api.namespace}/{snapshot.api.name}":
             continue
         path = vault.key_file(key) if key.spec.secret_name is not None else None
         found.append(

@@ -36,6 +36,7 @@ SNAPSHOT = {
         "spoolSizeBytes": 1 << 24,
         "onFull": "reject",
         "durability": "process",
+        "runStore": {"embedded": {}},
     },
     **{each: [] for each in ("sources", "connections", "queries", "roles", "keys")},
 }

@@ -7,33 +7,56 @@ from tailrace_contract.duration import PATTERN as DURATION_PATTERN
 from tailrace_contract.duration import format_duration, format_size
 from tailrace_contract.ids import NAME_LENGTH, NAME_PATTERN
 from tailrace_contract.resource import GROUP, VERSION, Kind
-from tailrace_contract.rules import KEY_MOVED, KEY_MOVED_CEL, Rule
+from tailrace_contract.rules import BACKEND_CHANGED, BACKEND_CHANGED_CEL, KEY_MOVED, KEY_MOVED_CEL, Rule
 
 Schema = dict[str, Any]
 
 NAMES = {Kind.QUERY_API: ("queryapis", "qapi"), Kind.API_KEY: ("apikeys", "akey"), Kind.RUN_STORE: ("runstores", "rstore")}
+_READY = ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', "Whether it works as it is written")
 COLUMNS: dict[Kind, tuple[tuple[str, str, str, str], ...]] = {
-    Kind.QUERY_API: (("RunStore", "string", ".spec.runStoreRef.name", "Where runs are kept"),),
+    Kind.QUERY_API: (
+        _READY,
+        ("Reason", "string", '.status.conditions[?(@.type=="Ready")].reason', "Why, or why not"),
+        ("Loaded", "string", ".status.loadedBy", "Ready pods that have acknowledged this generation"),
+        ("Replicas", "integer", ".status.replicas", "Pods"),
+        ("URL", "string", ".status.url", "Where it answers within the cluster"),
+    ),
     Kind.API_KEY: (
         ("API", "string", ".spec.queryApiRef.name", "The QueryAPI that it opens"),
         ("Role", "string", ".spec.role", "What it may do"),
-        ("Suspended", "boolean", ".spec.suspended", "Whether it is refused for now"),
-        ("Expires", "date", ".spec.expiresAt", "When it stops working"),
+        _READY,
+        ("Loaded", "string", ".status.loadedBy", "Ready pods that have acknowledged it as it is"),
+        ("Expires", "string", ".spec.expiresAt", "When it stops working"),
     ),
-    Kind.RUN_STORE: (
-        ("Durability", "string", ".spec.durability", "When an answer may leave"),
-        ("On full", "string", ".spec.spool.onFull", "What happens when the spool is full"),
-    ),
+    Kind.RUN_STORE: (("Backend", "string", ".status.backend", "What keeps the runs"), _READY),
 }
 LIST_KEYS = {
     ("spec", "connections"): "name",
     ("spec", "queries"): "name",
     ("spec", "roles"): "name",
     ("spec", "roles", "*", "masks"): "column",
+    ("status", "conditions"): "type",
+    ("status", "namespaces"): "name",
 }
 """Lists whose elements are known by a field: the API server keeps it unique, and merges by it."""
+SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}
+NEVER_OBSERVED = {"observedGeneration": -1}
+"""Status of an object that no operator has seen yet: without it a fresh object would read as current."""
 
-_KEPT = ("type", "description", "enum", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems", "pattern", "format")
+_KEPT = (
+    "type",
+    "description",
+    "enum",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minProperties",
+    "pattern",
+    "format",
+)
 NAME_RULE = (
     f"self.metadata.name.size() <= {NAME_LENGTH} && self.metadata.name.matches('{NAME_PATTERN}')",
     f"metadata.name: at most {NAME_LENGTH} characters, lower-case letters, digits and -, beginning with a letter; choose such a name",
@@ -64,6 +87,7 @@ def render(kind: Kind) -> Schema:
                     "served": True,
                     "storage": True,
                     "schema": {"openAPIV3Schema": schema(kind)},
+                    "subresources": {"status": {}, **({"scale": SCALE} if kind is Kind.QUERY_API else {})},
                     "additionalPrinterColumns": [
                         *(
                             {"name": name, "type": kind_, "jsonPath": path, "description": text}
@@ -84,6 +108,7 @@ def schema(kind: Kind) -> Schema:
     root["properties"]["metadata"] = {"type": "object"}
     for name in ("apiVersion", "kind"):
         root["properties"][name] = {"type": "string", "description": root["properties"][name]["description"]}
+    root["properties"]["status"]["default"] = NEVER_OBSERVED
     root["required"] = ["spec"]
     root["x-kubernetes-validations"] = [{"rule": NAME_RULE[0], "message": NAME_RULE[1]}]
     for rule in RULES[kind]:
@@ -92,6 +117,8 @@ def schema(kind: Kind) -> Schema:
     if kind is Kind.API_KEY:
         reference = root["properties"]["spec"]["properties"]["queryApiRef"]
         reference["x-kubernetes-validations"] = [{"rule": KEY_MOVED_CEL, "message": KEY_MOVED}]
+    if kind is Kind.RUN_STORE:
+        root["properties"]["spec"]["x-kubernetes-validations"].append({"rule": BACKEND_CHANGED_CEL, "message": BACKEND_CHANGED})
     return root
 
 
@@ -106,7 +133,8 @@ def _structural(node: Schema, definitions: dict[str, Schema], path: tuple[str, .
     """One node without references, unions with null, titles and `additionalProperties: false`, which structural schemas lack."""
     node, description = _resolved(node, definitions)
     if node.get("x-kubernetes-int-or-string"):
-        return {"x-kubernetes-int-or-string": True, "description": description}
+        kept: Schema = {key: node[key] for key in ("pattern", "maxLength") if key in node}
+        return {"x-kubernetes-int-or-string": True, "description": description, **kept}
     result: Schema = {key: node[key] for key in _KEPT if key in node}
     if description:
         result["description"] = description
@@ -132,7 +160,12 @@ def _default(node: Schema) -> Any:
     value = node["default"]
     if node.get("type") == "string" and isinstance(value, int):
         return format_duration(value) if node["pattern"] == DURATION_PATTERN else format_size(value)
-    return value
+    return _given(value)
+
+
+def _given(value: Any) -> Any:
+    """Without what is absent: a default of null is none."""
+    return {name: _given(each) for name, each in value.items() if each is not None} if isinstance(value, dict) else value
 
 
 def _object(node: Schema, definitions: dict[str, Schema], path: tuple[str, ...], result: Schema) -> None:
@@ -152,7 +185,7 @@ def _object(node: Schema, definitions: dict[str, Schema], path: tuple[str, ...],
             result["maxProperties"] = node["maxProperties"]
         names = node.get("propertyNames", {})
         pattern = next(iter(patterns), None) if patterns else names.get("pattern")
-        if pattern and not inner.get("x-kubernetes-preserve-unknown-fields"):
+        if pattern and path[0] != "status" and not inner.get("x-kubernetes-preserve-unknown-fields"):
             # Names of map entries can't be bounded by a structural schema, so a rule does it; CEL sees no map of untyped values.
             longest = names.get("maxLength", 63)
             result["x-kubernetes-validations"] = [

@@ -73,7 +73,7 @@ def _type(node: dict[str, Any]) -> str:
     if "enum" in node and node["type"] == "string":
         return " \\| ".join(f"`{value}`" for value in node["enum"])
     if node.get("x-kubernetes-int-or-string"):
-        return "integer or decimal text"
+        return "CPU amount" if "pattern" in node else "integer or decimal text"
     if node.get("x-kubernetes-preserve-unknown-fields"):
         return "any value"
     kind = str(node["type"])

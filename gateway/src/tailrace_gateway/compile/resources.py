@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tailrace_contract.apikey import ApiKey
 from tailrace_contract.ids import Ref
-from tailrace_contract.plan import ApiPlan, Source
+from tailrace_contract.plan import ApiPlan, EmbeddedStorePlan, Nothing, PostgresStorePlan, PostgresTarget, RunStorePlan, Source, SourceKind
 from tailrace_contract.queryapi import Connection, Parameter, Query, QueryAPI, Role
 from tailrace_contract.resource import Document, SecretKeySource
 from tailrace_contract.runstore import RunStore
@@ -33,7 +33,7 @@ def api_spec(
 ) -> ApiSpec:
     """Everything of one API. `secrets` is the folder with NAMESPACE/SECRET/KEY; `digests` the SHA-256 of each key's text."""
     namespace = api.metadata.namespace
-    mine = {ref: key for ref, key in keys.items() if ref.namespace == namespace and key.spec.query_api_ref.name == api.metadata.name}
+    mine = {ref: key for ref, key in keys.items() if ref.namespace == namespace and key.api_ref == api.ref}
     plan = ApiPlan(
         namespace=namespace,
         name=api.metadata.name,
@@ -44,8 +44,8 @@ def api_spec(
     if store is not None:
         spool = store.spec.spool
         update = {"spool_size_bytes": spool.size_bytes, "on_full": spool.on_full, "durability": store.spec.durability}
+        update |= {"run_store": _run_store(store, secrets / namespace)}
         plan = plan.model_copy(update=update)
-    documents: list[Document] = [api, *([store] if store is not None else []), *mine.values()]
     return ApiSpec(
         api=plan,
         connections=tuple(_connection(each, secrets / namespace) for each in api.spec.connections),
@@ -64,18 +64,23 @@ def api_spec(
             for ref, key in mine.items()
             if not key.spec.suspended and ref in digests
         ),
-        sources=tuple(
+        sources=(
             Source(
-                kind=type(document).__name__,
-                namespace=document.metadata.namespace,
-                name=document.metadata.name,
-                uid=document.metadata.uid,
-                generation=document.metadata.generation,
-                resource_version=document.metadata.resource_version,
-            )
-            for document in documents
+                kind=SourceKind.QUERY_API,
+                namespace=namespace,
+                name=api.metadata.name,
+                uid=api.metadata.uid,
+                generation=api.metadata.generation,
+                resource_version=api.metadata.resource_version,
+            ),
         ),
     )
+
+
+def _run_store(store: RunStore, folder: Path) -> RunStorePlan:
+    if store.spec.postgres is None:
+        return EmbeddedStorePlan(embedded=Nothing())
+    return PostgresStorePlan(postgres=PostgresTarget(url_file=_secret(folder, store.spec.postgres.url_from)))
 
 
 def _secret(folder: Path, source: SecretKeySource) -> str:

@@ -17,6 +17,7 @@ from tailrace_contract.apikey import ApiKey
 from tailrace_contract.document import Resource, read
 from tailrace_contract.findings import Finding
 from tailrace_contract.resource import GROUP, Kind
+from tailrace_contract.runstore import RunStore
 
 from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES, ManifestError, chunks, read_manifests
 from tailrace_gateway.resources.secretdoc import Secret, is_secret, read_secret
@@ -171,9 +172,11 @@ def _within(file: str, places: set[str]) -> bool:
 
 def _moved(before: Good, entry: Entry) -> list[Finding]:
     old = before.resources.get(str(entry.identity))
-    if not isinstance(entry.content, ApiKey) or old is None or not isinstance(old.resource, ApiKey):
-        return []
-    finding = rules.moved(old.resource.spec.query_api_ref.name, entry.content.spec.query_api_ref.name)
+    finding = None
+    if old is not None and isinstance(entry.content, ApiKey) and isinstance(old.resource, ApiKey):
+        finding = rules.moved(old.resource.api_ref, entry.content.api_ref)
+    if old is not None and isinstance(entry.content, RunStore) and isinstance(old.resource, RunStore):
+        finding = rules.backend_changed(old.resource.spec.embedded is not None, entry.content.spec.embedded is not None)
     return [] if finding is None else [finding]
 
 

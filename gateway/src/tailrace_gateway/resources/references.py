@@ -65,7 +65,7 @@ def _api_warnings(state: ResourceState, api: QueryAPI) -> Iterator[Finding]:
         for m, glob in enumerate(role.queries):
             if not any(glob_matches(glob, query.name) for query in api.spec.queries):
                 yield Finding(("spec", "roles", n, "queries", m), f"queries: no query is called {glob}", "correct or remove it")
-    used = {key.spec.role for key in state.api_keys.values() if _of(key) == api.ref}
+    used = {key.spec.role for key in state.api_keys.values() if key.api_ref == api.ref}
     if not used:
         yield Finding(("metadata", "name"), "no ApiKey belongs to this QueryAPI: nobody can call it", "add an ApiKey")
     for n, query in enumerate(api.spec.queries):
@@ -73,19 +73,19 @@ def _api_warnings(state: ResourceState, api: QueryAPI) -> Iterator[Finding]:
             yield Finding(("spec", "queries", n, "name"), f"no role may call {query.name}", "add it to a role's queries, or remove it")
 
 
-def _of(key: ApiKey) -> Ref:
-    return Ref(key.metadata.namespace, key.spec.query_api_ref.name)
-
-
 def _key_faults(state: ResourceState, key: ApiKey, exists: Exists) -> Iterator[Finding]:
     namespace = key.metadata.namespace
-    api = state.query_apis.get(_of(key))
+    api = state.query_apis.get(key.api_ref)
     if key.spec.key_from is not None:
         yield from _secret(namespace, key.spec.key_from.secret_key_ref, ("spec", "keyFrom", "secretKeyRef"), exists)
-    if api is None and f"QueryAPI {_of(key)}" in {located.unit for located in state.findings}:
+    if key.api_ref.namespace != namespace:
+        fix = "put the ApiKey into the API's namespace; keys of other namespaces work in a cluster only, where namespaces have labels"
+        yield Finding(("spec", "queryApiRef", "namespace"), "queryApiRef: an API of another namespace can't be opened here", fix)
+        return
+    if api is None and f"QueryAPI {key.api_ref}" in {located.unit for located in state.findings}:
         return  # It is there, but faulty, which is told already.
     if api is None:
-        yield Finding(("spec", "queryApiRef", "name"), f"queryApiRef: there is no QueryAPI {_of(key)}", "add it, or correct the name")
+        yield Finding(("spec", "queryApiRef", "name"), f"queryApiRef: there is no QueryAPI {key.api_ref}", "add it, or correct the name")
         return
     role = next((each for each in api.spec.roles if each.name == key.spec.role), None)
     if role is None:
