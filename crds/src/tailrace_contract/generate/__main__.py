@@ -12,7 +12,9 @@ _YAML_HEAD = "# Generated from tailrace_contract by `make generate`. Do not edit
 def outputs() -> dict[str, str]:
     """Path below the repository → text, for every generated file."""
     files = {"dataplane-rs/src/codes.rs": rust_codes.render(), "dataplane-rs/src/runs/ddl.rs": rust_store.render()}
-    files |= {f"crds/{crds.NAMES[kind][0]}.yaml": _YAML_HEAD + yaml_text.dump(crds.render(kind)) for kind in Kind}
+    for kind in Kind:
+        text = _YAML_HEAD + yaml_text.dump(crds.render(kind))
+        files |= {f"{folder}/{crds.NAMES[kind][0]}.yaml": text for folder in ("crds", "charts/tailrace/files/crds")}
     files |= {f"crds/schema/{name}": text for name, text in schemas.render().items()}
     return files | {"docs/resources.md": pages.resources(), "docs/errors.md": pages.errors()}
 
