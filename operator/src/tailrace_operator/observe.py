@@ -46,6 +46,7 @@ class Event(StrEnum):
     API_CALLED = "api_called"
     EVENT_FAILED = "event_failed"
     PODS_POLLED = "pods_polled"
+    WATCHING_ENDED = "watching_ended"
     FRAMEWORK_MESSAGE = "framework_message"
 
 
@@ -80,6 +81,7 @@ DECLARED: dict[Event, Declared] = {
     Event.API_CALLED: _declared(None, "The API server was called", "verb", "resource", "outcome", "duration_s"),
     Event.EVENT_FAILED: _declared(Level.DEBUG, "An Event could not be published", "kind", "reason"),
     Event.PODS_POLLED: _declared(None, "Pods were asked what they serve", "answered", "silent"),
+    Event.WATCHING_ENDED: _declared(Level.WARNING, "Watching ended; it begins anew", "error"),
     Event.FRAMEWORK_MESSAGE: _declared(Level.WARNING, "A library reported a problem", "logger", "level", "error"),
 }
 
