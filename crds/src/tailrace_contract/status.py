@@ -87,8 +87,8 @@ class AdmittedNamespace(Observed):
 
     name: Namespace
     """Name of the namespace."""
-    entry: Annotated[int, Field(ge=0, le=31)]
-    """Position in allowKeysFrom, from 0."""
+    entry: Annotated[str, Field(pattern="^[0-9a-f]{16}$", max_length=16)]
+    """Fingerprint of the entry of allowKeysFrom that admits it (`fingerprints.entry_fingerprint`). A namespace stands here once for each such entry."""
     bind: dict[Annotated[str, Field(max_length=50)], Annotated[str, Field(max_length=63)]] = Field({}, max_length=16)
     """Parameters that its keys are bound to, from the namespace's labels."""
 

@@ -30,15 +30,15 @@ COLUMNS: dict[Kind, tuple[tuple[str, str, str, str], ...]] = {
     ),
     Kind.RUN_STORE: (("Backend", "string", ".status.backend", "What keeps the runs"), _READY),
 }
-LIST_KEYS = {
-    ("spec", "connections"): "name",
-    ("spec", "queries"): "name",
-    ("spec", "roles"): "name",
-    ("spec", "roles", "*", "masks"): "column",
-    ("status", "conditions"): "type",
-    ("status", "namespaces"): "name",
+LIST_KEYS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("spec", "connections"): ("name",),
+    ("spec", "queries"): ("name",),
+    ("spec", "roles"): ("name",),
+    ("spec", "roles", "*", "masks"): ("column",),
+    ("status", "conditions"): ("type",),
+    ("status", "namespaces"): ("name", "entry"),
 }
-"""Lists whose elements are known by a field: the API server keeps it unique, and merges by it."""
+"""Lists whose elements are known by fields: the API server keeps it unique, and merges by it."""
 SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}
 NEVER_OBSERVED = {"observedGeneration": -1}
 """Status of an object that no operator has seen yet: without it a fresh object would read as current."""
@@ -151,7 +151,7 @@ def _structural(node: Schema, definitions: dict[str, Schema], path: tuple[str, .
         result["items"] = _structural(node["items"], definitions, (*path, "*"))
         if path in LIST_KEYS:
             result["x-kubernetes-list-type"] = "map"
-            result["x-kubernetes-list-map-keys"] = [LIST_KEYS[path]]
+            result["x-kubernetes-list-map-keys"] = list(LIST_KEYS[path])
     return result
 
 
