@@ -102,7 +102,7 @@ def of_secrets(references: References, secrets: Secrets) -> tuple[Problem, ...]:
 def _of_url(reference: SecretKey, value: bytes) -> Problem | None:
     where = f"Secret {reference.secret}, key {reference.key} ({reference.place})"
     try:
-        text = value.decode().strip() if len(value) <= _URL_BYTES else ""
+        text = value.decode().strip(" \t\r\n") if len(value) <= _URL_BYTES else ""
     except UnicodeDecodeError:
         text = ""
     scheme, colon, _ = text.partition(":")
