@@ -4,6 +4,7 @@
 pub mod meter;
 pub mod prometheus;
 
+use crate::plan::report::{GatewayReport, Report};
 use crate::plan::snapshot::{Snapshot, Source};
 use crate::runs::spool::SpoolStatus;
 use meter::{Meter, Slots};
@@ -14,6 +15,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Lines of one event a second; what is beyond is counted into the next line's `suppressed`.
 const LINES_A_SECOND: u64 = 20;
+/// A gateway that has not asked on the plans socket for this long is down, whatever else it does; it asks twice a second.
+const GATEWAY_SILENT: Duration = Duration::from_secs(10);
+/// No time yet.
+const NEVER: u64 = u64::MAX;
 /// A connection whose plans could not be compiled for this long no longer keeps the pod unready.
 const FAILING_IS_FINAL: Duration = Duration::from_secs(30);
 
@@ -252,6 +257,8 @@ pub struct SnapshotHealth {
     pub keys: u64,
     /// Its databases.
     pub connections: Arc<[ConnectionHealth]>,
+    /// What the gateway says of it; None until it has.
+    pub gateway: Option<Arc<GatewayReport>>,
 }
 
 /// What the shipper says of itself.
@@ -284,8 +291,12 @@ pub struct Observer {
     spool: Mutex<Option<Box<dyn Fn() -> SpoolStatus + Send>>>,
     draining: AtomicBool,
     gateway_down: AtomicBool,
+    gateway_left: AtomicBool,
+    /// Since `began`, when the gateway last asked on the plans socket.
+    heard_ms: AtomicU64,
     lines: [AtomicU64; 3],
     started: SystemTime,
+    began: Instant,
 }
 
 impl std::fmt::Debug for Observer {
@@ -313,8 +324,11 @@ impl Observer {
             spool: Mutex::new(None),
             draining: AtomicBool::new(false),
             gateway_down: AtomicBool::new(false),
+            gateway_left: AtomicBool::new(false),
+            heard_ms: AtomicU64::new(NEVER),
             lines: [const { AtomicU64::new(0) }; 3],
             started: SystemTime::now(),
+            began: Instant::now(),
         })
     }
 
@@ -404,8 +418,18 @@ impl Observer {
             refused: snapshot.queries.iter().filter(|q| q.refused.is_some()).count() as u64,
             keys: snapshot.keys.len() as u64,
             connections: connections.collect(),
+            gateway: None,
         };
         *lock(&self.snapshot) = Some(health);
+    }
+
+    /// Takes what the gateway says of a snapshot; false when another one is in force.
+    pub fn reported(&self, report: Report) -> bool {
+        let mut snapshot = lock(&self.snapshot);
+        let Some(health) = snapshot.as_mut().filter(|health| health.version == report.version) else { return false };
+        health.sources = report.sources.into();
+        health.gateway = Some(Arc::new(report.gateway));
+        true
     }
 
     /// What was applied last.
@@ -420,16 +444,34 @@ impl Observer {
 
     /// Python answered, or why it did not; told when that changes.
     pub fn gateway(&self, down: Option<&'static str>) {
+        let was_down = self.gateway_down.load(Ordering::Relaxed);
         match down {
-            Some(reason) if self.is_gateway_up() => self.report(&Observation::GatewayDown { reason }),
-            None if !self.is_gateway_up() => self.report(&Observation::GatewayUp),
+            Some(reason) if !was_down => self.report(&Observation::GatewayDown { reason }),
+            None if was_down => self.report(&Observation::GatewayUp),
             Some(_) | None => {}
         }
     }
 
-    /// Whether Python answered last.
+    /// Whether Python answered last, and has asked on the plans socket lately.
     pub fn is_gateway_up(&self) -> bool {
-        !self.gateway_down.load(Ordering::Relaxed)
+        let now_ms = self.began.elapsed().as_millis() as u64;
+        let heard_ms = self.heard_ms.load(Ordering::Relaxed);
+        let lately = heard_ms != NEVER && now_ms.saturating_sub(heard_ms) <= GATEWAY_SILENT.as_millis() as u64;
+        lately && !self.gateway_down.load(Ordering::Relaxed)
+    }
+
+    /// The gateway asked on the plans socket.
+    pub fn gateway_heard(&self) {
+        self.heard_ms.store(self.began.elapsed().as_millis() as u64, Ordering::Relaxed);
+        if self.gateway_left.swap(false, Ordering::Relaxed) {
+            self.gateway(None);
+        }
+    }
+
+    /// The gateway closed its connection to the plans socket: the worker ended.
+    pub fn gateway_left(&self) {
+        self.gateway_left.store(true, Ordering::Relaxed);
+        self.gateway(Some("left"));
     }
 
     /// When the process began.
@@ -559,6 +601,8 @@ mod tests {
     fn the_gateways_coming_and_going_is_told_once() {
         let sink = Shared::default();
         let observer = Observer::new(Box::new(sink.clone()));
+        assert!(!observer.is_gateway_up(), "not heard yet");
+        observer.gateway_heard();
         for down in [None, Some("down"), Some("slow"), None, None] {
             observer.gateway(down);
         }
@@ -566,6 +610,13 @@ mod tests {
         let events: Vec<_> = text.lines().map(|line| line.contains("gateway_down")).collect();
         assert_eq!(events, [true, false]);
         assert!(observer.is_gateway_up());
+        observer.gateway_left();
+        observer.gateway(Some("slow"));
+        assert!(!observer.is_gateway_up());
+        observer.gateway_heard();
+        assert!(observer.is_gateway_up());
+        let text = String::from_utf8(lock(&sink.0).clone()).unwrap();
+        assert_eq!(text.lines().filter(|line| line.contains("gateway_")).count(), 4);
     }
 
     #[test]

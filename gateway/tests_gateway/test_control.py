@@ -19,7 +19,7 @@ from tailrace_gateway.compile.spec import ApiSpec
 from tailrace_gateway.control import ControlLoop
 from tailrace_gateway.observe import Event, Observation
 from tailrace_gateway.resources.merging import Good, merge, read_file
-from tailrace_gateway.resources.state import ResourceState
+from tailrace_gateway.resources.state import Digest, ResourceState
 from tailrace_gateway.served import Published, status_file
 
 STORE = "\n---\napiVersion: tailrace.dev/v1alpha1\nkind: RunStore\nmetadata: {name: runs}\nspec: {embedded: {}}\n"
@@ -52,7 +52,7 @@ spec: {{queryApiRef: {{name: shop}}, role: all, suspended: {str(suspended).lower
 def state(text: str) -> ResourceState:
     good, findings = merge(Good(), [read_file("f.yaml", text)[0]])
     found = ResourceState(good.resources, findings)
-    return ResourceState(good.resources, findings, {ref: "0" * 63 + str(n) for n, ref in enumerate(sorted(found.api_keys))})
+    return ResourceState(good.resources, findings, {ref: (Digest("0" * 63 + str(n)),) for n, ref in enumerate(sorted(found.api_keys))})
 
 
 @dataclass

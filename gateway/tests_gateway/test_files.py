@@ -12,7 +12,7 @@ from tailrace_contract import keys
 from tailrace_contract.ids import Ref
 from tailrace_gateway.resources.files import FileSource
 from tailrace_gateway.resources.private import make_private_directory
-from tailrace_gateway.resources.state import ResourceState
+from tailrace_gateway.resources.state import Digest, ResourceState
 
 API = """
 apiVersion: tailrace.dev/v1alpha1
@@ -114,7 +114,7 @@ def test_a_minted_key_is_kept_and_a_brought_one_is_digested(folder: Path, tmp_pa
     text = file.read_text().strip()
     assert keys.is_minted(text)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert state.digests == {Ref("default", "m"): keys.digest(text), Ref("default", "b"): keys.digest(brought)}
+    assert state.digests == {Ref("default", "m"): (Digest(keys.digest(text)),), Ref("default", "b"): (Digest(keys.digest(brought)),)}
     assert state.keyless == {Ref("default", "none"): "the Secret with the key is missing"}
     assert FileSource([folder], tmp_path / "data").read().digests == state.digests
     assert text not in repr(state)
@@ -229,7 +229,7 @@ async def test_a_changed_secret_or_key_file_is_a_change(folder: Path, tmp_path: 
     assert second.secrets != first.secrets
     (tmp_path / "data" / "keys" / "default" / "k").write_text("another-key-of-some-length")
     third = await _next(states)
-    assert third.digests == {Ref("default", "k"): keys.digest("another-key-of-some-length")}
+    assert third.digests == {Ref("default", "k"): (Digest(keys.digest("another-key-of-some-length")),)}
     await states.aclose()  # type: ignore[attr-defined]
 
 
@@ -263,7 +263,7 @@ async def test_a_deleted_key_file_is_a_rotation(folder: Path, tmp_path: Path, so
     file.unlink()
     second = await _next(states)
     assert second.digests != first.digests
-    assert second.digests == {Ref("default", "k"): keys.digest(file.read_text().strip())}
+    assert second.digests == {Ref("default", "k"): (Digest(keys.digest(file.read_text().strip())),)}
     await states.aclose()  # type: ignore[attr-defined]
 
 

@@ -117,6 +117,7 @@ pub fn status(observer: &Observer, now: SystemTime) -> serde_json::Value {
         "ready": observer.readiness().iter().all(|(_, outcome)| outcome.is_ok()),
         "draining": observer.is_draining(),
         "gatewayUp": observer.is_gateway_up(),
+        "gateway": snapshot.as_ref().and_then(|s| s.gateway.as_deref()),
         "snapshot": applied,
         "spool": {
             "bytes": spool.bytes, "boundBytes": spool.bound_bytes, "segments": spool.segments,
@@ -166,6 +167,21 @@ mod tests {
         assert_eq!(status["snapshot"]["version"], 7);
         assert_eq!(status["snapshot"]["sources"][0]["kind"], "ApiKeys");
         assert_eq!(status["snapshot"]["sources"][0]["resourceVersion"], "12");
+        assert_eq!(status["gateway"], serde_json::Value::Null);
+        let report = |version: u64| {
+            let gateway = serde_json::json!({"queries": {"total": 2, "served": 1, "refused": []}, "keys": 1, "stale": false});
+            let source = serde_json::json!({"kind": status["snapshot"]["sources"][0]["kind"], "namespace": "n", "name": "", "uid": "", "generation": 0, "resourceVersion": "13"});
+            serde_json::from_value(serde_json::json!({"version": version, "sources": [source], "gateway": gateway})).unwrap()
+        };
+        assert!(!observer.reported(report(8)));
+        assert!(observer.reported(report(7)));
+        let status = ask(address, "GET", "/status").await;
+        let status: serde_json::Value = serde_json::from_str(status.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+        assert_eq!(status["gateway"]["queries"]["served"], 1);
+        assert_eq!(status["snapshot"]["sources"][0]["resourceVersion"], "13");
+        assert_eq!(status["gatewayUp"], false);
+        observer.snapshot_applied(&serde_json::from_str(text).unwrap());
+        assert_eq!(super::status(&observer, SystemTime::now())["gateway"], serde_json::Value::Null);
         assert!(ask(address, "GET", "/metrics").await.contains("\ntailrace_snapshot_version 7\n"));
         assert!(ask(address, "POST", "/metrics").await.starts_with("HTTP/1.1 405"));
         assert!(ask(address, "GET", "/plans").await.starts_with("HTTP/1.1 404"));

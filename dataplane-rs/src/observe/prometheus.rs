@@ -28,7 +28,7 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tailrace_snapshot_age_seconds", "gauge", "Since that snapshot was swapped in, seconds."),
     ("tailrace_snapshot_queries", "gauge", "Queries in the snapshot, by whether every role is refused."),
     ("tailrace_snapshot_keys", "gauge", "Keys in the snapshot."),
-    ("tailrace_gateway_up", "gauge", "1 if Python answered on its socket last."),
+    ("tailrace_gateway_up", "gauge", "1 if Python answered on its socket last and is heard on the plans socket."),
     ("tailrace_spool_bytes", "gauge", "Pre-allocated bytes of all run segments."),
     ("tailrace_spool_bound_bytes", "gauge", "Bound of the spool, bytes."),
     ("tailrace_spool_segments", "gauge", "Run segments."),

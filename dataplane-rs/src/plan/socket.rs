@@ -1,6 +1,9 @@
-//! `DIR/run/dataplane.sock`: the gateway's way in. `PUT /plans` swaps a snapshot in, `GET /plans` says which one is served.
-//! May reject: a body above the bound (413), a snapshot that cannot be read or contradicts itself (400): the old one stays.
+//! `DIR/run/dataplane.sock`: the gateway's way in. `PUT /plans` swaps a snapshot in, `GET /plans` says which one is served, `PUT /sources` what
+//! it reflects by now.
+//! May reject: a body above the bound (413), a snapshot that cannot be read or contradicts itself (400): the old one stays; a report of
+//! another snapshot than the one in force (409).
 //! IO: the socket, the file of `--secret`.
+use super::report::{self, Report};
 use super::snapshot::{LIMIT_BYTES, Snapshot};
 use super::store::Store;
 use super::tables::{Invalid, Tables};
@@ -16,6 +19,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::net::UnixListener;
 use tokio::sync::{Mutex, Semaphore};
@@ -34,6 +38,13 @@ pub struct Pusher {
     observer: Arc<Observer>,
     /// Snapshots are compiled one after the other.
     turn: Mutex<()>,
+}
+
+/// Who asks on one connection.
+#[derive(Debug, Default)]
+struct Peer {
+    /// It has sent a snapshot or a report: it is the gateway, and its end is the gateway's.
+    gateway: AtomicBool,
 }
 
 /// Why a push has no effect.
@@ -86,40 +97,75 @@ impl Pusher {
         Ok(snapshot.version)
     }
 
-    async fn answer(self: Arc<Self>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-        if request.uri().path() != "/plans" {
-            return Ok(json(StatusCode::NOT_FOUND, "{}".to_owned()));
+    /// Takes what the gateway says of the snapshot in force; false when it speaks of another.
+    pub async fn report(&self, report: Report) -> bool {
+        // Not while a snapshot is being swapped in: the answer must be about one that every thread runs on.
+        let _turn = self.turn.lock().await;
+        let current = self.store.current().is_some_and(|published| published.tables.version == report.version);
+        current && self.observer.reported(report)
+    }
+
+    async fn answer(self: Arc<Self>, peer: Arc<Peer>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        self.observer.gateway_heard();
+        if *request.method() == Method::PUT {
+            peer.gateway.store(true, Ordering::Relaxed);
         }
-        Ok(match *request.method() {
-            Method::GET => {
+        Ok(match (request.uri().path(), request.method()) {
+            ("/plans", &Method::GET) => {
                 let version = self.store.current().map_or(0, |published| published.tables.version);
                 json(StatusCode::OK, format!("{{\"version\":{version}}}"))
             }
-            Method::PUT => {
-                let body = tokio::time::timeout(BODY_TIME, Limited::new(request.into_body(), LIMIT_BYTES).collect()).await;
-                match body {
-                    Err(_) => fault(StatusCode::REQUEST_TIMEOUT, "the snapshot came too slowly"),
-                    Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
-                        fault(StatusCode::PAYLOAD_TOO_LARGE, "the snapshot is larger than 64 MiB")
-                    }
-                    Ok(Err(_)) => fault(StatusCode::BAD_REQUEST, "the snapshot was cut off"),
-                    Ok(Ok(body)) => match self.push(body.to_bytes()).await {
-                        Ok(version) => json(StatusCode::OK, format!("{{\"version\":{version},\"refused\":[]}}")),
-                        Err(error) => {
-                            let (status, reason) = match &error {
-                                PushError::Unreadable(..) => (StatusCode::BAD_REQUEST, "unreadable"),
-                                PushError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
-                                PushError::Interrupted => (StatusCode::SERVICE_UNAVAILABLE, "interrupted"),
-                                PushError::NotSwapped(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_swapped"),
-                            };
-                            self.observer.report(&Observation::SnapshotRefused { reason });
-                            fault(status, &error.to_string())
-                        }
-                    },
-                }
-            }
-            _ => json(StatusCode::METHOD_NOT_ALLOWED, "{}".to_owned()),
+            ("/plans", &Method::PUT) => match body(request, LIMIT_BYTES).await {
+                Ok(body) => self.plans(body).await,
+                Err(refusal) => refusal,
+            },
+            ("/sources", &Method::PUT) => match body(request, report::LIMIT_BYTES).await {
+                Ok(body) => self.sources(&body).await,
+                Err(refusal) => refusal,
+            },
+            ("/plans" | "/sources", _) => json(StatusCode::METHOD_NOT_ALLOWED, "{}".to_owned()),
+            _ => json(StatusCode::NOT_FOUND, "{}".to_owned()),
         })
+    }
+
+    async fn plans(&self, body: Bytes) -> Response<Full<Bytes>> {
+        match self.push(body).await {
+            Ok(version) => json(StatusCode::OK, format!("{{\"version\":{version},\"refused\":[]}}")),
+            Err(error) => {
+                let (status, reason) = match &error {
+                    PushError::Unreadable(..) => (StatusCode::BAD_REQUEST, "unreadable"),
+                    PushError::Invalid(_) => (StatusCode::BAD_REQUEST, "invalid"),
+                    PushError::Interrupted => (StatusCode::SERVICE_UNAVAILABLE, "interrupted"),
+                    PushError::NotSwapped(_) => (StatusCode::SERVICE_UNAVAILABLE, "not_swapped"),
+                };
+                self.observer.report(&Observation::SnapshotRefused { reason });
+                fault(status, &error.to_string())
+            }
+        }
+    }
+
+    async fn sources(&self, body: &[u8]) -> Response<Full<Bytes>> {
+        let Ok(report) = serde_json::from_slice::<Report>(body) else {
+            return fault(StatusCode::BAD_REQUEST, "the report cannot be read");
+        };
+        let version = report.version;
+        if self.report(report).await {
+            json(StatusCode::OK, format!("{{\"version\":{version}}}"))
+        } else {
+            fault(StatusCode::CONFLICT, "another snapshot is in force")
+        }
+    }
+}
+
+/// The whole body, or the answer to who sends too much or too slowly.
+async fn body(request: Request<Incoming>, limit: usize) -> Result<Bytes, Response<Full<Bytes>>> {
+    match tokio::time::timeout(BODY_TIME, Limited::new(request.into_body(), limit).collect()).await {
+        Err(_) => Err(fault(StatusCode::REQUEST_TIMEOUT, "the body came too slowly")),
+        Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(fault(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than its bound"))
+        }
+        Ok(Err(_)) => Err(fault(StatusCode::BAD_REQUEST, "the body was cut off")),
+        Ok(Ok(body)) => Ok(body.to_bytes()),
     }
 }
 
@@ -173,11 +219,16 @@ pub async fn serve(listener: UnixListener, pusher: Arc<Pusher>) {
         };
         let pusher = pusher.clone();
         tokio::spawn(async move {
-            let service = service_fn(move |request| pusher.clone().answer(request));
+            let peer = Arc::new(Peer::default());
+            let (observer, gateway) = (pusher.observer.clone(), peer.clone());
+            let service = service_fn(move |request| pusher.clone().answer(peer.clone(), request));
             let mut server = hyper::server::conn::http1::Builder::new();
             server.timer(TokioTimer::new()).header_read_timeout(None);
             // How it ends is the gateway's matter: it connects again.
             let _ended = server.serve_connection(TokioIo::new(socket), service).await;
+            if gateway.gateway.load(Ordering::Relaxed) {
+                observer.gateway_left();
+            }
             drop(permit);
         });
     }

@@ -12,15 +12,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tailrace_contract.codes import Refusal
 from tailrace_contract.findings import Finding
 from tailrace_contract.ids import Ref
 from tailrace_contract.queryapi import QueryAPI
 from tailrace_contract.resource import Kind
 from tailrace_contract.runstore import RunStore
 
+from tailrace_gateway.ceilings import Ceilings
 from tailrace_gateway.compile.compiler import Compiled, Compiler
 from tailrace_gateway.compile.refusal import RefusedUnit
-from tailrace_gateway.compile.resources import api_spec
+from tailrace_gateway.compile.resources import ServedKey, api_spec
 from tailrace_gateway.compile.spec import ApiSpec
 from tailrace_gateway.narrowing import narrowed
 from tailrace_gateway.observe import Event, Observer, observation
@@ -73,24 +75,30 @@ def _nowhere(message: str, hint: str) -> Located:
     return Located("-f", 1, 1, Finding((), message, hint))
 
 
-def keyless(state: ResourceState, api: QueryAPI) -> tuple[RefusedUnit, ...]:
-    """Keys of the API that have no usable text."""
-    found = []
-    for ref, why in state.keyless.items():
-        key = state.api_keys[ref]
-        if ref.namespace == api.metadata.namespace and key.api_ref == api.ref:
-            origin = state.origin(Kind.API_KEY, ref)
-            found.append(
-                RefusedUnit("key", str(ref), "missing_secret", why, role=key.spec.role, place=f"{origin.file}:{origin.first_line}:1")
-            )
-    return tuple(found)
+def keys_of(state: ResourceState, api: QueryAPI) -> tuple[tuple[ServedKey, ...], tuple[RefusedUnit, ...]]:
+    """Keys of the API that may be served, and those that may not: without a usable text, or not admitted by `allowKeysFrom`."""
+    ceilings = Ceilings(api, state.admitted)
+    served: list[ServedKey] = []
+    refused: list[RefusedUnit] = []
+    for ref, key in state.api_keys.items():
+        if key.api_ref != api.ref:
+            continue
+        admitted = ceilings.admit(key)
+        if not admitted.refused and ref in state.digests:
+            served.append(ServedKey(key, admitted.bind, state.digests[ref]))
+            continue
+        code = Refusal.INVALID_KEY if admitted.refused else Refusal.MISSING_SECRET
+        why = admitted.refused or state.keyless.get(ref, "it has no digest")
+        origin = state.origin(Kind.API_KEY, ref)
+        refused.append(RefusedUnit("key", str(ref), code.value, why, role=key.spec.role, place=f"{origin.file}:{origin.first_line}:1"))
+    return tuple(served), tuple(refused)
 
 
-def specified(state: ResourceState, chosen: Chosen, data: Path) -> ApiSpec | None:
-    """What to compile."""
+def specified(state: ResourceState, chosen: Chosen, secrets: Path) -> ApiSpec | None:
+    """What to compile. `secrets`: the folder with NAMESPACE/SECRET/KEY."""
     if chosen.api is None:
         return None
-    return api_spec(chosen.api, chosen.store, state.api_keys, state.digests, (data / "secrets").absolute(), Places(state))
+    return api_spec(chosen.api, chosen.store, keys_of(state, chosen.api)[0], secrets.absolute(), Places(state), state.sources)
 
 
 @dataclass(slots=True)
@@ -106,7 +114,7 @@ class _Last:
 
 
 class ControlLoop:
-    """Makes snapshots out of a source of resources. `wanted`: which QueryAPI, when the source has several."""
+    """Makes snapshots out of a source of resources. `wanted`: which QueryAPI, when the source has several; `secrets`: where they are mounted."""
 
     def __init__(
         self,
@@ -116,6 +124,7 @@ class ControlLoop:
         observe: Observer,
         *,
         wanted: Ref | None = None,
+        secrets: Path | None = None,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._source = source
@@ -123,6 +132,7 @@ class ControlLoop:
         self._data = data
         self._observe = observe
         self._wanted = wanted
+        self._secrets = secrets if secrets is not None else data / "secrets"
         self._clock_us = clock_us
         self._state: ResourceState | None = None
         self._changed = asyncio.Event()
@@ -187,7 +197,7 @@ class ControlLoop:
         began = time.monotonic()
         chosen = choose(state, self._wanted, last.served, last.store)
         findings = state.findings + chosen.findings
-        spec = await asyncio.to_thread(specified, state, chosen, self._data)
+        spec = await asyncio.to_thread(specified, state, chosen, self._secrets)
         if spec is None or chosen.api is None:
             yield self._nothing(state, findings)
             return
@@ -209,7 +219,7 @@ class ControlLoop:
         # A snapshot that only takes away was numbered later than this compile began.
         snapshot = compiled.assembled.snapshot.model_copy(update={"version": self._version()})
         took_ms = round((time.monotonic() - began) * 1000)
-        refusals = compiled.refusals + keyless(state, chosen.api)
+        refusals = compiled.refusals + keys_of(state, chosen.api)[1]
         yield Published(snapshot, state, refusals, findings, compiled.warnings, compiled.unreachable, took_ms)
 
     def _less(self, spec: ApiSpec, state: ResourceState, findings: tuple[Located, ...]) -> Published | None:

@@ -40,6 +40,8 @@ class Event(StrEnum):
     SNAPSHOT_REFUSED = "snapshot_refused"
     SOURCE_STALE = "source_stale"
     SOURCE_RECOVERED = "source_recovered"
+    SOURCE_AWAY = "source_away"
+    SOURCE_BACK = "source_back"
     UNIT_REFUSED = "unit_refused"
     COMPILE_FAILED = "compile_failed"
     DATA_PLANE_CONNECTED = "data_plane_connected"
@@ -77,6 +79,8 @@ DECLARED: dict[Event, Declared] = {
     Event.SNAPSHOT_REFUSED: _declared(Level.ERROR, "A snapshot was refused; the last good one is served", "version", "reason"),
     Event.SOURCE_STALE: _declared(Level.WARNING, "Resources cannot be read; the last good ones hold", "reason", "file", "line"),
     Event.SOURCE_RECOVERED: _declared(Level.INFO, "Resources can be read again"),
+    Event.SOURCE_AWAY: _declared(Level.WARNING, "The API server cannot be read; what was read last holds", "what", "reason"),
+    Event.SOURCE_BACK: _declared(Level.INFO, "The API server can be read again", "what"),
     Event.UNIT_REFUSED: _declared(Level.WARNING, "A query, role or key is refused", "unit", "name", "role", "reason"),
     Event.COMPILE_FAILED: _declared(Level.ERROR, "Compiling failed; the last good snapshot is served", "error"),
     Event.DATA_PLANE_CONNECTED: _declared(Level.INFO, "Connected to the data plane"),
@@ -168,12 +172,21 @@ class Metrics:
         self._stale = Gauge(
             "tailrace_gateway_source_stale", "1 while resources cannot be read and the last good ones hold.", registry=self.registry
         )
+        self._age = Gauge(
+            "tailrace_gateway_source_age_seconds",
+            "Seconds since the API server was heard last, of what was heard longest ago; up to about 90 while all is well, 0 with files.",
+            registry=self.registry,
+        )
         self._pushes = Counter("tailrace_gateway_pushes", "Snapshots sent to the data plane.", ("outcome",), registry=self.registry)
         self._unavailable = Counter(
             "tailrace_gateway_database_failures", "Connections to a database that failed or broke.", ("connection",), registry=self.registry
         )
         self._store = Counter("tailrace_gateway_run_store_failures", "Runs that could not be stored.", registry=self.registry)
         self._names: set[str] = set()
+
+    def watch_age(self, age_s: Callable[[], float]) -> None:
+        """Where the source's age comes from."""
+        self._age.set_function(age_s)
 
     def _query(self, name: str) -> str:
         if name in self._names:

@@ -27,7 +27,9 @@ from tailrace_gateway.errors import GatewayError, SettingsError, SnapshotRefused
 from tailrace_gateway.listen import Server, make_server, tcp_socket, unix_socket
 from tailrace_gateway.observe import Event, JsonLog, Metrics, Observer, observation, observer
 from tailrace_gateway.push import Pusher
+from tailrace_gateway.resources.apiserver import ApiServer, in_cluster
 from tailrace_gateway.resources.files import FileSource
+from tailrace_gateway.resources.kubernetes import RUN_STORE_VARIABLE, KubernetesSource, run_store
 from tailrace_gateway.resources.private import make_private_directory, read_bounded
 from tailrace_gateway.routes.description import router as description
 from tailrace_gateway.routes.history import router as history
@@ -93,6 +95,25 @@ async def snapshots_of_files(settings: Settings, observe: Observer) -> AsyncIter
             yield Offered(published.snapshot, len(published.refusals))
 
 
+async def snapshots_of_kubernetes(settings: Settings, observe: Observer, metrics: Metrics) -> AsyncIterator[Offered]:
+    """What the cluster's resources say, compiled."""
+    assert settings.api is not None, "the settings' rules hold"
+    try:
+        store = run_store(os.environ.get(RUN_STORE_VARIABLE, ""), settings.api.namespace)
+        server = ApiServer(in_cluster())
+    except ValueError as wrong:
+        raise SettingsError((str(wrong),)) from None
+    source = KubernetesSource(server, settings.api, store, settings.secrets_folder, observe)
+    metrics.watch_age(source.age_s)
+    loop = ControlLoop(source, Compiler(), settings.data, observe, wanted=settings.api, secrets=settings.secrets_folder)
+    try:
+        async for published in loop.snapshots():
+            if published.snapshot is not None:
+                yield Offered(published.snapshot, len(published.refusals))
+    finally:
+        await server.close()
+
+
 class Worker:
     """The parts of one process, and how snapshots reach them."""
 
@@ -110,6 +131,8 @@ class Worker:
         settings = self.settings
         if settings.snapshot is not None:
             offers = snapshots_of_file(settings.snapshot, self.observe)
+        elif settings.kubernetes:
+            offers = snapshots_of_kubernetes(settings, self.observe, self.metrics)
         else:
             offers = snapshots_of_files(settings, self.observe)
         async for offered in offers:

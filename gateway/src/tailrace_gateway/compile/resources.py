@@ -3,17 +3,19 @@
 Rejects nothing: what the resources' own rules admit is mapped; suspended keys and keys without a digest are left out.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
 from tailrace_contract.apikey import ApiKey
-from tailrace_contract.ids import Ref
 from tailrace_contract.plan import ApiPlan, EmbeddedStorePlan, Nothing, PostgresStorePlan, PostgresTarget, RunStorePlan, Source, SourceKind
 from tailrace_contract.queryapi import Connection, Parameter, Query, QueryAPI, Role
 from tailrace_contract.resource import Document, SecretKeySource
 from tailrace_contract.runstore import RunStore
 
 from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, KeySpec, MaskSpec, PageSpec, ParamSpec, QuerySpec, RoleSpec
+from tailrace_gateway.resources.state import Digest
 
 PlaceOf = Callable[[Document, tuple[str | int, ...]], str]
 """Where a part of a document stands (`shop.yaml:12:7`), for messages."""
@@ -23,17 +25,25 @@ def _nowhere(document: Document, path: tuple[str | int, ...]) -> str:
     return ""
 
 
+@dataclass(frozen=True, slots=True)
+class ServedKey:
+    """A key that the API admits: its bindings, with those that its namespace adds, and its texts' digests."""
+
+    key: ApiKey
+    bind: Mapping[str, JsonValue]
+    digests: tuple[Digest, ...]
+
+
 def api_spec(
     api: QueryAPI,
     store: RunStore | None,
-    keys: Mapping[Ref, ApiKey],
-    digests: Mapping[Ref, str],
+    keys: Sequence[ServedKey],
     secrets: Path,
     place_of: PlaceOf = _nowhere,
+    sources: tuple[Source, ...] = (),
 ) -> ApiSpec:
-    """Everything of one API. `secrets` is the folder with NAMESPACE/SECRET/KEY; `digests` the SHA-256 of each key's text."""
+    """Everything of one API. `secrets` is the folder with NAMESPACE/SECRET/KEY; `sources` what else than the API itself was seen."""
     namespace = api.metadata.namespace
-    mine = {ref: key for ref, key in keys.items() if ref.namespace == namespace and key.api_ref == api.ref}
     plan = ApiPlan(
         namespace=namespace,
         name=api.metadata.name,
@@ -51,19 +61,7 @@ def api_spec(
         connections=tuple(_connection(each, secrets / namespace) for each in api.spec.connections),
         queries=tuple(_query(each, place_of(api, ("spec", "queries", n))) for n, each in enumerate(api.spec.queries)),
         roles=tuple(_role(each, place_of(api, ("spec", "roles", n))) for n, each in enumerate(api.spec.roles)),
-        keys=tuple(
-            KeySpec(
-                id=f"{ref.namespace}/{ref.name}",
-                sha256=(digests[ref],),
-                role=key.spec.role,
-                bind=dict(key.spec.bind),
-                not_after_us=round(key.spec.expires_at.timestamp() * 1_000_000) if key.spec.expires_at is not None else None,
-                cidrs=key.spec.allowed_cidrs,
-                place=place_of(key, ("spec",)),
-            )
-            for ref, key in mine.items()
-            if not key.spec.suspended and ref in digests
-        ),
+        keys=tuple(spec for served in keys if not served.key.spec.suspended for spec in _keys(served, place_of(served.key, ("spec",)))),
         sources=(
             Source(
                 kind=SourceKind.QUERY_API,
@@ -73,8 +71,32 @@ def api_spec(
                 generation=api.metadata.generation,
                 resource_version=api.metadata.resource_version,
             ),
+            *sources,
         ),
     )
+
+
+def _keys(served: ServedKey, place: str) -> list[KeySpec]:
+    """One for the texts that are valid for the same time: while a key is replaced each of its texts has another."""
+    spec = served.key.spec
+    expires_us = round(spec.expires_at.timestamp() * 1_000_000) if spec.expires_at is not None else None
+    by_time: dict[tuple[int | None, int | None], list[str]] = {}
+    for digest in served.digests:
+        ends = [each for each in (digest.not_after_us, expires_us) if each is not None]
+        by_time.setdefault((digest.not_before_us, min(ends, default=None)), []).append(digest.sha256)
+    return [
+        KeySpec(
+            id=str(served.key.ref),
+            sha256=tuple(sorted(set(texts))),
+            role=spec.role,
+            bind=dict(served.bind),
+            not_before_us=not_before_us,
+            not_after_us=not_after_us,
+            cidrs=spec.allowed_cidrs,
+            place=place,
+        )
+        for (not_before_us, not_after_us), texts in by_time.items()
+    ]
 
 
 def _run_store(store: RunStore, folder: Path) -> RunStorePlan:

@@ -19,7 +19,7 @@ from tailrace_contract.ids import Ref
 from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES
 from tailrace_gateway.resources.merging import FileReading, Good, Parts, merge, read_file
 from tailrace_gateway.resources.private import read_bounded
-from tailrace_gateway.resources.state import Located, ResourceState
+from tailrace_gateway.resources.state import Digest, Located, ResourceState
 from tailrace_gateway.resources.vault import Vault
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -106,7 +106,7 @@ class FileSource:
                 Located("data directory", 1, 1, Finding((), f"Secrets can't be written ({error.strerror})", "make room or give access"))
             )
         minted = False
-        digests: dict[Ref, str] = {}
+        digests: dict[Ref, tuple[Digest, ...]] = {}
         keyless: dict[Ref, str] = {}
         for ref, key in state.api_keys.items():
             path = self._vault.key_file(key)
@@ -122,7 +122,7 @@ class FileSource:
                     result = ValueError(f"the key can't be written ({error.strerror})")
                 self._key_files[ref] = held = (_signature(path) if path is not None else None, result)
             if isinstance(held[1], str):
-                digests[ref] = held[1]
+                digests[ref] = (Digest(held[1]),)
             else:
                 keyless[ref] = str(held[1])
         if minted:

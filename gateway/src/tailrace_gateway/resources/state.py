@@ -12,9 +12,11 @@ from tailrace_contract.apikey import ApiKey
 from tailrace_contract.document import Resource
 from tailrace_contract.findings import Finding, Path
 from tailrace_contract.ids import Ref
+from tailrace_contract.plan import Source
 from tailrace_contract.queryapi import QueryAPI
 from tailrace_contract.resource import Kind
 from tailrace_contract.runstore import RunStore
+from tailrace_contract.status import AdmittedNamespace
 
 from tailrace_gateway.resources.manifest import locate
 
@@ -66,19 +68,31 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Digest:
+    """A key text that is valid: its SHA-256 in hex, and for how long (µs since 1970; None: without end)."""
+
+    sha256: str = field(repr=False)
+    not_before_us: int | None = None
+    not_after_us: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ResourceState:
     """Everything that is in force now. `held` is by identity: `KIND NAMESPACE/NAME`.
 
-    `digests`: SHA-256 of each ApiKey's text; `keyless`: why a key has none (a sentence without a value). `secrets` changes whenever a
-    value that the resources refer to does (a digest, never the values). `files` is how many were read.
+    `digests`: of each ApiKey's texts; `keyless`: why a key has none (a sentence without a value). `secrets` changes whenever a
+    value that the resources refer to does (a digest, never the values). `files` is how many were read. `sources`: what was seen of a cluster,
+    for acknowledgement, besides the QueryAPI itself. `admitted`: other namespaces whose ApiKeys may be served, within the API's ceilings.
     """
 
     held: Mapping[str, Held]
     findings: tuple[Located, ...] = ()
-    digests: Mapping[Ref, str] = field(default_factory=dict)
+    digests: Mapping[Ref, tuple[Digest, ...]] = field(default_factory=dict)
     keyless: Mapping[Ref, str] = field(default_factory=dict)
     secrets: str = ""
     files: int = 0
+    sources: tuple[Source, ...] = ()
+    admitted: tuple[AdmittedNamespace, ...] = ()
 
     @property
     def stale(self) -> bool:
@@ -107,7 +121,7 @@ class ResourceState:
 
 
 class ResourceSource(Protocol):
-    """Where resources come from: files now, a Kubernetes watch later."""
+    """Where resources come from: files, or the Kubernetes API."""
 
     def states(self) -> AsyncIterator[ResourceState]:
         """The state now, then each later one as soon as it is known. Never ends by itself and never raises for what stands in the source."""

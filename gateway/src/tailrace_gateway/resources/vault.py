@@ -23,10 +23,10 @@ SECRET_LIMIT_BYTES = 1 << 20
 
 
 class Vault:
-    """The secrets of one data directory."""
+    """The secrets of one data directory; `secrets`: where they are mounted instead."""
 
-    def __init__(self, data: Path) -> None:
-        self._secrets = data / "secrets"
+    def __init__(self, data: Path, *, secrets: Path | None = None) -> None:
+        self._secrets = secrets if secrets is not None else data / "secrets"
         self._keys = data / "keys"
         self._list = self._secrets / ".written"
 

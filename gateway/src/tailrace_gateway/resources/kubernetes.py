@@ -1,0 +1,258 @@
+"""Resources from the Kubernetes API, watched: one QueryAPI, the ApiKeys of its namespace and of each that its status admits. IO: through `ListWatch`, mounted files.
+
+Nothing is given before the API and its own namespace's keys were listed: a pod that has seen half of the keys would refuse the other half.
+Other namespaces are waited for a moment, and never when the server forbids them (their RoleBinding may come later): they hold nobody up. While
+the API server is away what was read last holds. A document that is wrong is a finding, and its last good form holds on; everything else
+applies at once. Digests come from `status.keys`; the RunStore is given from outside.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from tailrace_contract.document import Resource, read
+from tailrace_contract.findings import Finding
+from tailrace_contract.ids import Ref
+from tailrace_contract.plan import Source, SourceKind
+from tailrace_contract.resource import API_VERSION, GROUP, VERSION, Kind
+from tailrace_contract.runstore import RunStore
+from tailrace_contract.status import AdmittedNamespace, ApiKeyStatus, QueryAPIStatus
+
+from tailrace_gateway.observe import Event, Observer, observation
+from tailrace_gateway.resources.apiserver import ApiServer, Reason
+from tailrace_gateway.resources.listwatch import ListWatch, Times
+from tailrace_gateway.resources.state import Digest, Held, Located, Origin, ResourceState
+from tailrace_gateway.resources.vault import Vault
+
+RUN_STORE_VARIABLE = "TAILRACE_RUN_STORE"
+PATIENCE_S = 5.0
+"""At the start other namespaces may keep the first state waiting for so long."""
+GATHER_S = 0.01
+"""Changes that come together are one state."""
+FILES_S = 1.0
+"""How often mounted files are looked at."""
+ANSWERED = (Reason.FORBIDDEN, Reason.NOT_FOUND)
+"""Reasons that say something about one namespace, not about the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One object: its resource or what is wrong with it, and what its status says."""
+
+    resource: Resource | None
+    findings: tuple[Finding, ...] = ()
+    keys: tuple[Digest, ...] = ()
+    namespaces: tuple[AdmittedNamespace, ...] = ()
+
+
+def run_store(text: str, namespace: str) -> RunStore:
+    """The RunStore in TAILRACE_RUN_STORE (`{"name": …, "spec": …}`); ValueError with everything that is wrong, without values."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        raise ValueError(f"{RUN_STORE_VARIABLE} is not JSON") from None
+    if not isinstance(given, dict) or set(given) != {"name", "spec"}:
+        raise ValueError(f"{RUN_STORE_VARIABLE} must have name and spec")
+    metadata = {"name": given["name"], "namespace": namespace}
+    found = read({"apiVersion": API_VERSION, "kind": str(Kind.RUN_STORE), "metadata": metadata, "spec": given["spec"]})
+    if isinstance(found, list):
+        raise ValueError(f"{RUN_STORE_VARIABLE}: " + "; ".join(finding.message for finding in found))
+    assert isinstance(found, RunStore)
+    return found
+
+
+def see_api(item: dict[str, Any]) -> Seen:
+    """A QueryAPI as the API server gives it."""
+    try:
+        namespaces = QueryAPIStatus.model_validate_json(json.dumps(item.get("status") or {})).namespaces
+    except ValidationError:
+        namespaces = ()  # Nobody of another namespace, then.
+    found = read(_document(item, Kind.QUERY_API))
+    return Seen(None, tuple(found)) if isinstance(found, list) else Seen(found, namespaces=namespaces)
+
+
+def see_key(item: dict[str, Any], wanted: Ref) -> Seen | None:
+    """An ApiKey as the API server gives it; None when it opens another API."""
+    document = _document(item, Kind.API_KEY)
+    spec = document["spec"]
+    ref = spec.get("queryApiRef") if isinstance(spec, dict) else None
+    if isinstance(ref, dict) and (ref.get("namespace") or document["metadata"]["namespace"], ref.get("name")) != (
+        wanted.namespace,
+        wanted.name,
+    ):
+        return None
+    try:
+        status = ApiKeyStatus.model_validate_json(json.dumps(item.get("status") or {}))
+    except ValidationError:
+        status = ApiKeyStatus()  # No digest: the key is refused.
+    keys = tuple(
+        Digest(each.sha256, round(each.not_before.timestamp() * 1e6), round(each.not_after.timestamp() * 1e6) if each.not_after else None)
+        for each in status.keys
+    )
+    found = read(document)
+    return Seen(None, tuple(found), keys) if isinstance(found, list) else Seen(found, (), keys)
+
+
+def _document(item: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """What is ours of an object; the rest of its metadata is long and nobody's business."""
+    metadata = item.get("metadata") or {}
+    kept = {name: metadata[name] for name in ("name", "namespace", "uid", "generation", "resourceVersion") if name in metadata}
+    return {"apiVersion": API_VERSION, "kind": str(kind), "metadata": kept, "spec": item.get("spec")}
+
+
+class KubernetesSource:
+    """A `ResourceSource` over one API server. `store`: the RunStore in force; `secrets`: the folder with NAMESPACE/SECRET/KEY."""
+
+    def __init__(
+        self, server: ApiServer, wanted: Ref, store: RunStore, secrets: Path, observe: Observer, *, times: Times | None = None
+    ) -> None:
+        self._server = server
+        self._wanted = wanted
+        self._store = store
+        self._vault = Vault(secrets.parent, secrets=secrets)
+        self._observe = observe
+        self._times = times or Times()
+        self._changed = asyncio.Event()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._keys: dict[str, ListWatch[Seen | None]] = {}
+        self._api = self._watch_api()
+        self._good: Mapping[str, Held] = {}
+        self._told: dict[str, Reason] = {}
+        self._since_s: float | None = None
+        self._given = False
+
+    def age_s(self) -> float:
+        """Seconds since the API server was heard last, of the watch that was heard longest ago. Between two bookmarks a minute or so passes."""
+        oldest_s = min([self._api.heard_s, *(watch.heard_s for watch in self._keys.values())])
+        return time.monotonic() - oldest_s
+
+    async def states(self) -> AsyncIterator[ResourceState]:
+        """Each state as soon as it is known, once the server has been read."""
+        self._run("", self._api)
+        self._watch_keys(self._wanted.namespace)
+        last: ResourceState | None = None
+        secrets = ""
+        try:
+            while True:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), FILES_S)
+                    await asyncio.sleep(GATHER_S)
+                self._changed.clear()
+                self._tell()
+                self._follow()
+                if not self._complete():
+                    continue
+                state = self._state()
+                secrets = await asyncio.to_thread(self._vault.fingerprint, tuple(state.query_apis.values()), ())
+                state = self._with(state, secrets)
+                if state != last:
+                    last, self._given = state, True
+                    yield state
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+            self._tasks.clear()
+            self._keys.clear()
+
+    def _watch_api(self) -> ListWatch[Seen]:
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{self._wanted.namespace}/queryapis"
+        selector = f"metadata.name={self._wanted.name}"
+        return ListWatch(self._server, path, see_api, self._changed.set, field_selector=selector, times=self._times)
+
+    def _watch_keys(self, namespace: str) -> None:
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/apikeys"
+        self._keys[namespace] = ListWatch(
+            self._server, path, lambda item: see_key(item, self._wanted), self._changed.set, times=self._times
+        )
+        self._run(namespace, self._keys[namespace])
+
+    def _run(self, name: str, watch: ListWatch[Any]) -> None:
+        self._tasks[name] = asyncio.create_task(self._keep(name, watch))
+
+    async def _keep(self, name: str, watch: ListWatch[Any]) -> None:
+        """A watch never ends by itself; a defect of ours must not leave its objects old for ever, nor without a word."""
+        while True:
+            try:
+                await watch.run()
+            except Exception as error:
+                self._observe(observation(Event.SOURCE_AWAY, what=f"watch {name}".strip(), reason=type(error).__name__))
+            await asyncio.sleep(self._times.back_off_s[1])
+
+    def _follow(self) -> None:
+        """Watches come and go with the namespaces that the status admits."""
+        if not self._api.listed:
+            return
+        wanted = {self._wanted.namespace} | {each.name for seen in self._api.objects.values() for each in seen.namespaces}
+        for namespace in wanted - set(self._keys):
+            self._watch_keys(namespace)
+        for namespace in set(self._keys) - wanted:
+            self._tasks.pop(namespace).cancel()
+            del self._keys[namespace]
+
+    def _complete(self) -> bool:
+        """Whether enough was read to serve by."""
+        if self._given:
+            return True
+        if not (self._api.listed and self._keys[self._wanted.namespace].listed):
+            return False
+        self._since_s = self._since_s if self._since_s is not None else time.monotonic()
+        waiting = any(not each.listed and each.problem not in ANSWERED for each in self._keys.values())
+        return not waiting or time.monotonic() - self._since_s > PATIENCE_S
+
+    def _state(self) -> ResourceState:
+        held: dict[str, Held] = {f"{Kind.RUN_STORE} {self._store.ref}": Held(self._store, Origin(RUN_STORE_VARIABLE))}
+        findings: list[Located] = []
+        digests: dict[Ref, tuple[Digest, ...]] = {}
+        keyless: dict[Ref, str] = {}
+        for name, seen in self._api.objects.items():
+            self._hold(f"{Kind.QUERY_API} {self._wanted.namespace}/{name}", seen, held, findings)
+        for namespace, watch in sorted(self._keys.items()):
+            for name, key in watch.objects.items():
+                if key is None:
+                    continue
+                ref = Ref(namespace, name)
+                self._hold(f"{Kind.API_KEY} {ref}", key, held, findings)
+                if key.keys:
+                    digests[ref] = key.keys
+                elif f"{Kind.API_KEY} {ref}" in held:
+                    keyless[ref] = "its digest does not stand in its status yet: the operator writes it there"
+        self._good = held
+        sources = tuple(
+            Source(kind=SourceKind.API_KEYS, namespace=namespace, resource_version=str(watch.resource_version))
+            for namespace, watch in sorted(self._keys.items())
+            if watch.listed
+        )
+        return ResourceState(held, tuple(findings), digests, keyless, files=len(held), sources=sources)
+
+    def _hold(self, identity: str, seen: Seen, held: dict[str, Held], findings: list[Located]) -> None:
+        if seen.resource is not None:
+            held[identity] = Held(seen.resource, Origin(identity))
+            return
+        findings += [Located(identity, 1, 1, finding, identity) for finding in seen.findings]
+        if (last := self._good.get(identity)) is not None:
+            held[identity] = last
+
+    def _with(self, state: ResourceState, secrets: str) -> ResourceState:
+        admitted = tuple(each for seen in self._api.objects.values() for each in seen.namespaces)
+        return ResourceState(state.held, state.findings, state.digests, state.keyless, secrets, state.files, state.sources, admitted)
+
+    def _tell(self) -> None:
+        """Says once when a watch can't read, and once when it can again."""
+        watches: dict[str, ListWatch[Any]] = {f"QueryAPI {self._wanted}": self._api}
+        watches |= {f"ApiKeys {namespace}": watch for namespace, watch in self._keys.items()}
+        for what, watch in watches.items():
+            told = self._told.get(what)
+            if watch.problem is not None and watch.problem is not told:
+                self._told[what] = watch.problem
+                self._observe(observation(Event.SOURCE_AWAY, what=what, reason=watch.problem.value))
+            elif watch.problem is None and told is not None:
+                del self._told[what]
+                self._observe(observation(Event.SOURCE_BACK, what=what))
+        self._told = {what: told for what, told in self._told.items() if what in watches}
