@@ -10,6 +10,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tailrace_contract.document import read
 from tailrace_contract.findings import Finding
 from tailrace_contract.runstore import RunStoreSpec
 from tailrace_contract.status import QueriesStatus, QueryAPIStatus, RefusedQuery, RunStoreStatus
@@ -19,6 +20,7 @@ from tailrace_operator.errors import Conflict, Forbidden, Foreign, Invalid, Unav
 from tailrace_operator.problems import Problem
 from tailrace_operator.references import References, SecretKey
 from tailrace_operator.reports import GatewayReport, PodReport
+from tailrace_operator.rollout import STUCK_REASONS
 from tailrace_operator.status import Observed, query_api_status, run_store_status
 
 Json = dict[str, Any]
@@ -291,6 +293,15 @@ def test_nothing_of_a_secret_is_told() -> None:
         assert "hunter2" not in str(status_body(query_api_status(API, found, QueryAPIStatus(), NOW)))
 
 
+def test_every_reason_is_in_the_users_guide() -> None:
+    guide = (GITOPS.parent / "kubernetes.md").read_text()
+    said = {
+        each["reason"] for case in TABLE for each in status_of(case)["conditions"] if each["type"] == "Ready" or each["status"] != "True"
+    }
+    said |= {*STUCK_REASONS, "DeploymentMissing", "SecretKeyNotFound", "SqliteInCluster", "NoReport", "NoPodReady"}
+    assert {reason for reason in said if f"`{reason}`" not in guide} == set()
+
+
 # How others read it.
 
 
@@ -368,6 +379,13 @@ def test_argo_cd_gets_this_script_for_each_kind() -> None:
     script = (GITOPS / "argocd" / "health.lua").read_text()
     data = yaml.safe_load((GITOPS / "argocd" / "argocd-cm.yaml").read_text())["data"]
     assert data == {f"resource.customizations.health.tailrace.dev_{kind}": script for kind in ("QueryAPI", "ApiKey", "RunStore")}
+
+
+def test_the_examples_are_valid() -> None:
+    documents = list(yaml.safe_load_all((GITOPS / "kustomize" / "api.yaml").read_text()))
+    assert [type(read(each)).__name__ for each in documents] == ["QueryAPI", "RunStore", "ApiKey"]
+    for path in (*GITOPS.glob("flux/*.yaml"), GITOPS / "argocd" / "application.yaml"):
+        assert all({"apiVersion", "kind", "metadata", "spec"} == each.keys() for each in yaml.safe_load_all(path.read_text())), path
 
 
 # RunStores.
