@@ -53,6 +53,9 @@ SERVER_TIMEOUT_S = 300
 INACTIVITY_S = 90.0
 """A watch with neither event nor bookmark (one a minute) for so long is begun anew: it may be dead without a word."""
 
+IDENTITY = "tailrace-operator"
+"""kopf's name for us among peers, of which it has none here."""
+
 AGAIN_S = 5.0
 """Pause before watching begins anew when kopf gave up."""
 
@@ -143,6 +146,8 @@ class Watching:
             registry=registry_of(self._pass_on, has_kubeconfig=self._has_kubeconfig),
             settings=settings_of(),
             standalone=True,
+            # Else kopf asks for the user's name, and in an image 65532 has none.
+            identity=IDENTITY,  # type: ignore[arg-type] # Its type has no public name.
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
             stop_flag=self._stop,
