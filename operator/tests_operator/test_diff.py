@@ -16,6 +16,7 @@ from tailrace_operator.quantity import read_quantity, same_quantity
 from .fake_cluster import FakeCluster
 
 OWNER = "uid-owner"
+HOME = "retail"
 REFERENCE = {"apiVersion": "tailrace.dev/v1alpha1", "kind": "QueryAPI", "name": "shop", "uid": OWNER, "controller": True}
 
 
@@ -69,7 +70,7 @@ async def carry_out(cluster: FakeCluster, actions: tuple[Action, ...]) -> None:
 
 def plan(cluster: FakeCluster, desired: list[Object]) -> tuple[Action, ...]:
     live = list(cluster.objects.values())
-    return diff(desired, live, OWNER, posted=[ref_of(each) for each in live if is_posted(each)])
+    return diff(desired, live, OWNER, HOME, posted=[ref_of(each) for each in live if is_posted(each)])
 
 
 async def settle(cluster: FakeCluster, desired: list[Object]) -> None:
@@ -146,15 +147,31 @@ def test_a_strangers_object_of_our_name_is_refused_before_anything_is_written(ow
     stranger = service()
     stranger["metadata"] = {"name": "shop", "namespace": "retail", "uid": "u", "ownerReferences": owners}
     with pytest.raises(Foreign, match="Service retail/shop"):
-        diff([deployment(), service()], [stranger], OWNER)
+        diff([deployment(), service()], [stranger], OWNER, HOME)
+
+
+def test_in_another_namespace_labels_say_whose_it_is() -> None:
+    def binding(**labels: str) -> Object:
+        return {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "r", "namespace": "teama", "labels": labels},
+        }
+
+    ours = binding(**{"app.kubernetes.io/managed-by": "tailrace-operator", "tailrace.dev/queryapi-uid": OWNER})
+    live = {**ours, "metadata": {**ours["metadata"], "uid": "u"}}
+    assert diff([ours], [live], OWNER, HOME) == ()
+    assert diff([], [live], OWNER, HOME) == (Prune(ref_of(ours), "u"),)
+    with pytest.raises(Foreign):
+        diff([ours], [binding()], OWNER, HOME)
 
 
 def test_an_object_on_its_way_out_is_left_alone() -> None:
     going = service()
     going["metadata"] = {**going["metadata"], "uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     going["spec"] = {}
-    assert diff([service()], [going], OWNER) == ()
-    assert diff([], [going], OWNER) == ()
+    assert diff([service()], [going], OWNER, HOME) == ()
+    assert diff([], [going], OWNER, HOME) == ()
 
 
 @pytest.mark.parametrize(
@@ -231,5 +248,5 @@ def test_after_the_writes_there_is_nothing_left_to_write(history: list[list[Obje
         asyncio.run(settle(cluster, desired))
         shuffled: list[Manifest] = [copy.deepcopy(each) for each in cluster.objects.values()]
         random.shuffle(shuffled)
-        assert diff(desired, shuffled, OWNER) == ()
+        assert diff(desired, shuffled, OWNER, HOME) == ()
         assert set(cluster.objects) == {ref_of(manifest) for manifest in desired}

@@ -9,7 +9,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from tailrace_operator.errors import Foreign
-from tailrace_operator.manifest import DEPLOYMENT, OWNED, Kind, Manifest, Object, ObjectRef, controller_uid, is_going, ref_of, uid_of
+from tailrace_operator.manifest import (
+    DEPLOYMENT,
+    FIELD_MANAGER,
+    MANAGED_BY_LABEL,
+    OWNED,
+    QUERY_API_UID_LABEL,
+    Kind,
+    Manifest,
+    Object,
+    ObjectRef,
+    controller_uid,
+    is_going,
+    labels_of,
+    ref_of,
+    uid_of,
+)
 from tailrace_operator.quantity import same_quantity
 
 MERGED: dict[str, tuple[str, ...]] = {
@@ -138,17 +153,26 @@ def without_replicas(manifest: Manifest) -> Object:
     return {**manifest, "spec": {name: value for name, value in manifest["spec"].items() if name != "replicas"}}
 
 
+def is_ours(live: Manifest, owner_uid: str, home: str) -> bool:
+    """Whether the resource with this UID owns it: as its controller or, in another namespace than `home`, where no owner can be, by label."""
+    if live["metadata"].get("namespace") == home:
+        return controller_uid(live) == owner_uid
+    labels = labels_of(live)
+    return controller_uid(live) is None and labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER and labels.get(QUERY_API_UID_LABEL) == owner_uid
+
+
 def diff(
     desired: Sequence[Manifest],
     live: Sequence[Manifest],
     owner_uid: str,
+    home: str,
     *,
     posted: Sequence[ObjectRef] = (),
     kinds: Sequence[Kind] = OWNED,
 ) -> tuple[Action, ...]:
     """The writes, in order: create, take and apply in the order of `kinds`, then scale, then prune in the reverse order.
 
-    `live` has every object that is wanted by name or is labelled as the owner's; `posted`: those whose fields our POST still owns.
+    `live` has every object that is wanted by name or is labelled as the owner's; `home`: the owner's namespace; `posted`: those whose fields our POST still owns.
     Raises `Foreign` before anything is written when a wanted name is taken by an object that the owner does not control.
     An object that is on its way out is left alone: its name is free at the next look.
     """
@@ -156,7 +180,7 @@ def diff(
     wanted = sorted(desired, key=lambda manifest: (kinds.index(ref_of(manifest).kind), ref_of(manifest)))
     for manifest in wanted:
         found = there.get(ref_of(manifest))
-        if found is not None and controller_uid(found) != owner_uid:
+        if found is not None and not is_ours(found, owner_uid, home):
             raise Foreign(str(ref_of(manifest)))
     actions: list[Action] = []
     scales: list[Action] = []
@@ -177,6 +201,6 @@ def diff(
         if replicas is not None and replicas != found["spec"].get("replicas"):
             scales.append(Scale(ref, uid_of(found), replicas))
     names = {ref_of(manifest) for manifest in wanted}
-    extra = [each for ref, each in there.items() if ref not in names and controller_uid(each) == owner_uid and not is_going(each)]
+    extra = [each for ref, each in there.items() if ref not in names and is_ours(each, owner_uid, home) and not is_going(each)]
     extra.sort(key=lambda each: (-kinds.index(ref_of(each).kind), ref_of(each)))
     return (*actions, *scales, *(Prune(ref_of(each), uid_of(each)) for each in extra))

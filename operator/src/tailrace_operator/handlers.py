@@ -120,6 +120,7 @@ class Watching:
         log = logging.getLogger("kopf")
         log.addHandler(FrameworkLog(self._observer))
         log.propagate = False
+        logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # It warns that signals are not its own here.
         self._thread.start()
 
     async def stop(self, timeout_s: float = 10.0) -> None:

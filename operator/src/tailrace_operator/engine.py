@@ -1,0 +1,265 @@
+"""Turns events into work and work into outcomes: the one place where queue, wake-ups, reconcilers and pods meet. IO: through them.
+
+Errors of the API server and of reconcilers end here, as a log line and a retry. Nothing is remembered that a restart would miss: what
+is kept in memory only saves calls or wakes somebody.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tailrace_contract.ids import Ref
+from tailrace_contract.resource import Kind as Custom
+
+from tailrace_operator.acknowledgement import IDLE_S, WAITING_S, Deletion, Deletions, PodState, Poller, Versions, summary
+from tailrace_operator.cluster import Cluster
+from tailrace_operator.errors import ClusterError, Forbidden, OperatorError
+from tailrace_operator.health import Health
+from tailrace_operator.manifest import (
+    API_KEY,
+    CUSTOM,
+    FIELD_MANAGER,
+    MANAGED_BY_LABEL,
+    POD,
+    QUERY_API,
+    QUERY_API_UID_LABEL,
+    ROLE_BINDING,
+    Kind,
+    Object,
+    ObjectRef,
+    controller_uid,
+    labels_of,
+    ref_of,
+    uid_of,
+    version_of,
+)
+from tailrace_operator.observe import Event, Observer, observation
+from tailrace_operator.queue import Done, Failed, Outcome, Queue
+from tailrace_operator.wakeups import Key, Wakeups
+
+RELIST_S = 600.0
+"""Between two lists of everything."""
+
+RELIST_RETRY_S = 15.0
+"""The same while listing fails."""
+
+REVOCATIONS = 20
+"""Deleted keys that are remembered per QueryAPI."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """The pods of one QueryAPI, as its last reconcile saw them."""
+
+    pods: tuple[Object, ...]
+    seen: Mapping[str, Any]
+    is_waiting: bool
+    due: float
+
+
+class Pods:
+    """What the pods of QueryAPIs say: on demand, and by asking them again and again."""
+
+    def __init__(self, cluster: Cluster, poller: Poller) -> None:
+        self._cluster = cluster
+        self._poller = poller
+        self._watched: dict[Ref, _Watched] = {}
+
+    async def of(self, api: Ref, uid: str) -> tuple[tuple[Object, ...], tuple[PodState, ...]]:
+        """The pods that exist now and what each says now: both are found out after this call began."""
+        listing = await self._cluster.list(POD, api.namespace, {QUERY_API_UID_LABEL: uid})
+        return listing.items, await self._poller.ask(listing.items)
+
+    def watch(self, api: Ref, pods: tuple[Object, ...], states: tuple[PodState, ...], *, is_waiting: bool) -> None:
+        """Goes on asking these pods: every second while somebody waits for what they say."""
+        now = asyncio.get_running_loop().time()
+        self._watched[api] = _Watched(pods, summary(states), is_waiting, now + (WAITING_S if is_waiting else IDLE_S))
+
+    def forget(self, api: Ref) -> None:
+        """Stops asking."""
+        self._watched.pop(api, None)
+
+    def awaits(self, api: Ref) -> None:
+        """Somebody else (an ApiKey) waits for these pods: they are asked every second until the API is next reconciled."""
+        watched = self._watched.get(api)
+        if watched is not None and not watched.is_waiting:
+            watched.is_waiting = True
+            watched.due = min(watched.due, asyncio.get_running_loop().time() + WAITING_S)
+
+    async def run(self, changed: Callable[[Ref], None]) -> None:
+        """Asks until cancelled; `changed` is told of each API whose pods say something else than before."""
+        while True:
+            now = asyncio.get_running_loop().time()
+            due = [(api, watched) for api, watched in self._watched.items() if watched.due <= now]
+            await asyncio.gather(*(self._again(api, watched, changed) for api, watched in due))
+            await asyncio.sleep(0.1)
+
+    async def _again(self, api: Ref, watched: _Watched, changed: Callable[[Ref], None]) -> None:
+        states = await self._poller.ask(watched.pods)
+        watched.due = asyncio.get_running_loop().time() + (WAITING_S if watched.is_waiting else IDLE_S)
+        if summary(states) != watched.seen and self._watched.get(api) is watched:
+            watched.seen = summary(states)
+            changed(api)
+
+
+Reconcile = Callable[[Key, Object | None], Awaitable[Outcome]]
+"""Brings the world in line with one resource; None: it is gone."""
+
+
+class Engine:
+    """One operator, leading."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        queue: Queue[Key],
+        wakeups: Wakeups,
+        pods: Pods,
+        versions: Versions,
+        deletions: Deletions,
+        observer: Observer,
+        health: Health,
+        namespaces: tuple[str, ...] = (),
+    ) -> None:
+        self._cluster = cluster
+        self._queue = queue
+        self._wakeups = wakeups
+        self._pods = pods
+        self._versions = versions
+        self._deletions = deletions
+        self._observer = observer
+        self._health = health
+        self._namespaces = namespaces
+        self.reconcilers: dict[Custom, Reconcile] = {}
+
+    def deliver(self, kind: Kind, change: str | None, body: Object) -> None:
+        """Takes an event."""
+        if kind == API_KEY and change == "DELETED":
+            self._note_deletion(body)
+        for key in self._wakeups.seen(kind, change, body):
+            self._queue.add(key)
+
+    def pods_changed(self, api: Ref) -> None:
+        """Pods say something else: their API is looked at again, and the keys that wait for it."""
+        self._queue.add(Key(Custom.QUERY_API, api.namespace, api.name))
+        self.wake_keys(api)
+
+    def wake_keys(self, api: Ref) -> None:
+        """Looks at the ApiKeys of a QueryAPI again."""
+        for key in self._wakeups.keys_of(api):
+            self._queue.add(key)
+
+    async def work(self, key: Key) -> Outcome:
+        """Reconciles one resource; tells how it went."""
+        began = asyncio.get_running_loop().time()
+        try:
+            live = await self._cluster.get(ObjectRef(CUSTOM[key.kind], key.namespace, key.name))
+            if live is None:
+                self._forget(key)
+            reconcile = self.reconcilers.get(key.kind)
+            outcome = await reconcile(key, live) if reconcile is not None else Done()
+        except Forbidden as error:
+            if error.is_terminating:
+                return Done()  # Its namespace goes, and everything in it.
+            return self._failed(key, error.code, error.message)
+        except OperatorError as error:
+            return self._failed(key, error.code, error.message)
+        except Exception as error:
+            # A defect of ours in one resource must not stop the others. Only the type is told: a text might quote the resource.
+            return self._failed(key, "internal", f"{type(error).__name__} at {_place(error)}")
+        again = outcome.again_s if isinstance(outcome, Done) else None
+        self._observer(
+            observation(
+                Event.RECONCILED,
+                kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+                again_s=again,
+                duration_s=asyncio.get_running_loop().time() - began,
+            )
+        )
+        return outcome
+
+    async def relist(self) -> None:
+        """Lists everything once: wakes all, and removes what a deleted QueryAPI left in other namespaces."""
+        bodies = {custom: await self._list(kind) for custom, kind in CUSTOM.items()}
+        for key in self._wakeups.relisted(bodies):
+            self._queue.add(key)
+        await self._sweep({uid_of(body) for body in bodies[Custom.QUERY_API]})
+        self._health.last_list = asyncio.get_running_loop().time()
+        self._observer(observation(Event.RELISTED, resources=sum(len(items) for items in bodies.values())))
+
+    async def keep_relisting(self, period_s: float = RELIST_S, retry_s: float = RELIST_RETRY_S) -> None:
+        """Re-lists until cancelled."""
+        while True:
+            try:
+                await self.relist()
+                pause = period_s
+            except ClusterError as error:
+                self._observer(observation(Event.RELIST_FAILED, reason=error.code, detail=error.message))
+                pause = retry_s
+            await asyncio.sleep(pause)
+
+    async def _list(self, kind: Kind, labels: Mapping[str, str] | None = None) -> tuple[Object, ...]:
+        if not self._namespaces:
+            return (await self._cluster.list(kind, None, labels)).items
+        found: list[Object] = []
+        for namespace in self._namespaces:
+            found += (await self._cluster.list(kind, namespace, labels)).items
+        return tuple(found)
+
+    async def _sweep(self, uids: set[str]) -> None:
+        """RoleBindings in other namespaces have no owner whose end would take them along."""
+        for binding in await self._list(ROLE_BINDING, {MANAGED_BY_LABEL: FIELD_MANAGER}):
+            uid = labels_of(binding).get(QUERY_API_UID_LABEL)
+            if uid is None or uid in uids or controller_uid(binding) is not None:
+                continue
+            # The list of QueryAPIs is older than this one: one that was made in between must not lose its binding.
+            if any(uid_of(api) == uid for api in await self._list(QUERY_API)):
+                continue
+            ref = ref_of(binding)
+            await self._cluster.delete(ref, uid_of(binding))
+            self._observer(
+                observation(
+                    Event.WROTE, action="sweep", kind=ref.kind.kind, namespace=ref.namespace, name=ref.name, reason="its QueryAPI is gone"
+                )
+            )
+
+    def _note_deletion(self, body: Object) -> None:
+        key = Key(Custom.API_KEY, str(body["metadata"]["namespace"]), str(body["metadata"]["name"]))
+        api = self._wakeups.api_of(key)
+        if api is not None and version_of(body).isdigit():
+            self._deletions.add(api, Deletion(key.ref, int(version_of(body))))
+        self._versions.forget(uid_of(body))
+
+    def _forget(self, key: Key) -> None:
+        if key.kind is Custom.QUERY_API:
+            self._pods.forget(key.ref)
+            self._deletions.forget(key.ref)
+            self.wake_keys(key.ref)
+
+    def _failed(self, key: Key, reason: str, detail: str) -> Outcome:
+        self._observer(
+            observation(
+                Event.RECONCILE_FAILED,
+                kind=key.kind,
+                namespace=key.namespace,
+                name=key.name,
+                reason=reason,
+                detail=detail,
+                failures=self._queue.failures(key) + 1,
+            )
+        )
+        return Failed()
+
+
+def _place(error: Exception) -> str:
+    trace = error.__traceback__
+    place = "?"
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if "tailrace_" in code.co_filename:
+            place = f"{code.co_filename.rsplit('/', 1)[-1]}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return place
