@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tailrace_contract.document import read
 from tailrace_contract.findings import Finding
 from tailrace_contract.runstore import RunStoreSpec
-from tailrace_contract.status import QueriesStatus, QueryAPIStatus, RefusedQuery, RunStoreStatus
+from tailrace_contract.status import ApiKeyStatus, QueriesStatus, QueryAPIStatus, RefusedQuery, RunStoreStatus
 from tailrace_operator import problems
-from tailrace_operator.conditions import is_changed, read_status, status_body
+from tailrace_operator.conditions import is_changed, read_status, ready, stamped, status_body
 from tailrace_operator.errors import Conflict, Forbidden, Foreign, Invalid, Unavailable
 from tailrace_operator.problems import Problem
 from tailrace_operator.references import References, SecretKey
@@ -373,6 +373,21 @@ def test_argo_cd(case: str) -> None:
 )
 def test_argo_cd_of_what_no_operator_has_seen(live: Json) -> None:
     assert argo(live) == {"status": "Progressing", "message": "waiting for the operator"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_reconciling", "expected"),
+    [
+        ("Suspended", False, "Suspended"),
+        ("Suspended", True, "Progressing"),
+        ("Expired", False, "Degraded"),
+        ("NotAdmitted", False, "Degraded"),
+    ],
+)
+def test_argo_cd_of_a_key_that_no_pod_admits(reason: str, is_reconciling: bool, expected: str) -> None:
+    verdicts = ready("False", reason, "3/3 pods have dropped it", reconciling=is_reconciling)
+    status = ApiKeyStatus(observed_generation=GENERATION, conditions=stamped((), verdicts, GENERATION, NOW))
+    assert argo({**API, "kind": "ApiKey", "status": status_body(status)})["status"] == expected
 
 
 def test_argo_cd_gets_this_script_for_each_kind() -> None:

@@ -26,12 +26,13 @@ elseif is_true(found.Reconciling) then
 elseif is_true(found.Ready) then
   health.status = "Healthy"
   health.message = found.Ready.message
-elseif found.Ready ~= nil and found.Ready.status == "False" then
-  -- Applied and served, but not as asked for: a query is refused, or the last good is served.
-  health.status = "Degraded"
-  health.message = found.Ready.message
-elseif found.Ready ~= nil and found.Ready.reason == "Paused" then
+elseif found.Ready ~= nil and (found.Ready.reason == "Paused" or found.Ready.reason == "Suspended") then
+  -- As its owner asked: writes are stopped, or no pod admits the key.
   health.status = "Suspended"
+  health.message = found.Ready.message
+elseif found.Ready ~= nil and found.Ready.status == "False" then
+  -- Applied and served, but not as asked for: a query is refused, the last good is served, or a key's time is over.
+  health.status = "Degraded"
   health.message = found.Ready.message
 end
 return health
