@@ -52,7 +52,7 @@ from tailrace_operator.wakeups import Key
 from tailrace_operator.writing import Writer, target
 
 MISSING_S = 10.0
-"""Between two looks while a Secret, ConfigMap or RunStore is missing: Secrets of users are not watched."""
+"""Between two looks while a Secret, ConfigMap or RunStore is missing or of no use: Secrets of users are not watched."""
 
 BLOCKED_S = 30.0
 """Between two looks while a stranger's object is in the way, or a write is refused for good: neither is watched."""
@@ -173,7 +173,7 @@ class QueryAPIs:
         found += problems.of_secrets(references, await observed.secrets_of(self._cluster, namespace, references.secrets))
         configs = await observed.configs_of(self._cluster, namespace, references.config_maps)
         found += problems.config_maps_missing(name for name, mark in configs.items() if mark is None)
-        is_missing = any(not each.is_stalled for each in found)
+        is_missing = any(each.type == Type.RESOLVED_REFS for each in found)
         marks = {f"{namespace}/{name}": mark for name, mark in configs.items() if mark is not None}
         deployment = owned.get(ObjectRef(DEPLOYMENT, namespace, api.metadata.name))
         run_store = store.spec or (remembered_run_store(deployment, store_name) if deployment is not None else None)

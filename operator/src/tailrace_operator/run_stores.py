@@ -7,7 +7,7 @@ from tailrace_contract.status import RunStoreStatus
 
 from tailrace_operator import observed, problems
 from tailrace_operator.cluster import Cluster
-from tailrace_operator.conditions import is_changed, read_status, status_body
+from tailrace_operator.conditions import Type, is_changed, read_status, status_body
 from tailrace_operator.manifest import Object, is_going
 from tailrace_operator.problems import Problem
 from tailrace_operator.queue import Done, Outcome
@@ -16,7 +16,7 @@ from tailrace_operator.status import run_store_status
 from tailrace_operator.wakeups import Key
 
 MISSING_S = 10.0
-"""Between two looks while its Secret is missing."""
+"""Between two looks while its Secret is missing or of no use."""
 
 
 class RunStores:
@@ -41,4 +41,4 @@ class RunStores:
         body = status_body(status)
         if is_changed(live, body):
             await self._cluster.patch_status(live, body)
-        return Done(MISSING_S if any(not each.is_stalled for each in found) else None)
+        return Done(MISSING_S if any(each.type == Type.RESOLVED_REFS for each in found) else None)
