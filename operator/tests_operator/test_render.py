@@ -81,6 +81,19 @@ def test_there_is_a_release_to_compare_with() -> None:
     assert RELEASES
 
 
+@pytest.mark.parametrize(
+    ("container", "source"),
+    [("dataplane", "dataplane-rs/src/config.rs"), ("gateway", "gateway/src/tailrace_gateway/settings.py")],
+)
+def test_every_flag_is_one_that_the_program_has(container: str, source: str) -> None:
+    """Both programs refuse flags that they don't know, so a mistyped one would keep every pod from starting."""
+    text = (GOLDEN.parents[2] / source).read_text()
+    (found,) = (each for each in deployment(rendered("full"))["spec"]["template"]["spec"]["containers"] if each["name"] == container)
+    flags = [word for word in found["args"] if word.startswith("--")]
+    assert flags
+    assert [flag for flag in flags if f'"{flag}"' not in text] == []
+
+
 NAMES = st.from_regex("[a-z][a-z0-9]{0,8}", fullmatch=True)
 
 
