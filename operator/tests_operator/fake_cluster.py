@@ -1,11 +1,12 @@
 """An API server in memory, for tests: uids, resourceVersions, generations, conflicts, server-side apply, defaults, garbage collection.
 
-Every write is logged; any can be made to fail, or to be the last that the process makes (`Killed`). What it simplifies: an apply's
-ownership is kept for one manager only, and status of kinds that are not ours is written by the tests (`outside`).
+Every write is logged; any can be made to fail, or to be the last that the process makes (`Killed`). What it simplifies: only our own
+fields are in managedFields, and status of kinds that are not ours is written by the tests (`outside`).
 """
 
 import copy
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ from tailrace_operator.manifest import (
     uid_of,
     version_of,
 )
+from tailrace_operator.ownership import applied_fields
 
 
 class Killed(BaseException):
@@ -70,8 +72,6 @@ class FakeCluster:
         """After so many more writes the process is killed: the write is made, its answer never arrives."""
         self._versions = itertools.count(100)
         self._uids = itertools.count(1)
-        self._applied: dict[str, Object] = {}
-        """By uid: what our apply owns; absent until the fields were taken."""
 
     # What others do
 
@@ -135,8 +135,9 @@ class FakeCluster:
         made["metadata"] = {
             **made["metadata"],
             "uid": f"uid-{next(self._uids)}",
-            "managedFields": [{"manager": FIELD_MANAGER, "operation": "Update"}],
         }
+        with_defaults(ref.kind, made)
+        made["metadata"]["managedFields"] = [{"manager": FIELD_MANAGER, "operation": "Update", "fieldsV1": fields_of(made)}]
         return finish(self._store(ref, made, None))
 
     async def apply(self, manifest: Manifest, uid: str) -> Object:
@@ -144,20 +145,21 @@ class FakeCluster:
         finish = self._write(Write("apply", ref))
         before = self._exactly(ref, uid)
         applied: Object = copy.deepcopy(dict(manifest))
-        merged = _merged(copy.deepcopy(before), applied, self._applied.get(uid, {}), ())
-        if uid in self._applied:
-            self._applied[uid] = applied
+        entries = before["metadata"].get("managedFields", [])
+        posted = [entry["fieldsV1"] for entry in entries if entry["manager"] == FIELD_MANAGER and entry["operation"] == "Update"]
+        owned = next((entry["fieldsV1"] for entry in entries if _is_apply(entry)), {})
+        merged = _merged(copy.deepcopy(before), applied, owned, posted[0] if posted else {}, ())
+        merged["metadata"]["managedFields"] = [entry for entry in entries if not _is_apply(entry)] + [
+            {"manager": FIELD_MANAGER, "operation": "Apply", "fieldsV1": fields_of(applied)}
+        ]
         return finish(self._store(ref, merged, before))
 
-    async def take_fields(self, live: Manifest) -> Object:
+    async def take_fields(self, live: Manifest, wanted: Manifest) -> Object:
         ref = ref_of(live)
         finish = self._write(Write("take", ref))
         before = self._exactly(ref, uid_of(live), version_of(live))
         after = copy.deepcopy(before)
-        after["metadata"]["managedFields"] = [{"manager": FIELD_MANAGER, "operation": "Apply"}]
-        owned = {name: value for name, value in before.items() if name != "status"}
-        owned["spec"] = {name: value for name, value in before.get("spec", {}).items() if name != "replicas"}
-        self._applied[uid_of(live)] = owned
+        after["metadata"]["managedFields"] = applied_fields(live, wanted)
         return finish(self._store(ref, after, before))
 
     async def patch_scale(self, ref: ObjectRef, uid: str, replicas: int) -> None:
@@ -259,29 +261,48 @@ def _content(live: Object) -> Object:
     return {name: value for name, value in live.items() if name not in ("metadata", "status")}
 
 
-def _merged(live: Any, applied: Any, owned: Any, path: tuple[str, ...]) -> Any:
-    """`applied` laid over `live`; what we owned and no longer apply goes."""
+def _is_apply(entry: Object) -> bool:
+    return entry["manager"] == FIELD_MANAGER and entry["operation"] == "Apply"
+
+
+def fields_of(body: Any, path: tuple[str, ...] = ()) -> Object:
+    """`fieldsV1` of everything in a body but what the API server itself writes."""
+    fields: Object = {}
+    if isinstance(body, dict):
+        for name, value in body.items():
+            if path or name not in ("apiVersion", "kind", "status"):
+                if path == ("metadata",) and name not in ("labels", "annotations", "ownerReferences"):
+                    continue
+                fields[f"f:{name}"] = fields_of(value, (*path, name))
+    elif isinstance(body, list | tuple) and (keys := key_of_list(path)) is not None:
+        for item in body:
+            mark = {key: item.get(key, "TCP") for key in keys}
+            fields["k:" + json.dumps(mark)] = {".": {}, **fields_of(item, path)}
+    return fields
+
+
+def _merged(live: Any, applied: Any, owned: Any, posted: Any, path: tuple[str, ...]) -> Any:
+    """`applied` laid over `live`; what we applied before and no longer do goes, unless our POST owns it too."""
     if isinstance(live, dict) and isinstance(applied, dict):
-        owned = owned if isinstance(owned, dict) else {}
-        result = {
-            name: value for name, value in live.items() if name in applied or name not in owned or path == () or path == ("metadata",)
-        }
+        result = {name: value for name, value in live.items() if name in applied or f"f:{name}" not in owned or f"f:{name}" in posted}
         for name, value in applied.items():
-            result[name] = _merged(live[name], value, owned.get(name), (*path, name)) if name in live else value
+            mark = f"f:{name}"
+            below = (owned.get(mark, {}), posted.get(mark, {}))
+            result[name] = _merged(live[name], value, *below, (*path, name)) if name in live else value
         return result
-    if isinstance(live, list) and isinstance(applied, list):
+    if isinstance(live, list) and isinstance(applied, list | tuple):
         keys = key_of_list(path)
         if keys is None:
-            return applied
+            return list(applied)
 
-        def by(items: Any) -> dict[Any, Any]:
-            return {tuple(item.get(key) for key in keys): item for item in items or ()}
+        def mark_of(item: Any) -> str:
+            return "k:" + json.dumps({key: item.get(key, "TCP") for key in keys})
 
-        here, wanted, had = by(live), by(applied), by(owned if isinstance(owned, list) else ())
+        here, wanted = {mark_of(item): item for item in live}, {mark_of(item): item for item in applied}
         kept = [
-            _merged(item, wanted[key], had.get(key), path) if key in wanted else item
-            for key, item in here.items()
-            if key in wanted or key not in had
+            _merged(item, wanted[mark], owned.get(mark, {}), posted.get(mark, {}), path) if mark in wanted else item
+            for mark, item in here.items()
+            if mark in wanted or mark not in owned or mark in posted
         ]
-        return kept + [item for key, item in wanted.items() if key not in here]
+        return kept + [item for mark, item in wanted.items() if mark not in here]
     return applied

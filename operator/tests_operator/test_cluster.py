@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from kubernetes.client.exceptions import ApiException
-from tailrace_operator.cluster import applied_fields, event_body, is_posted, selector, translated
+from tailrace_operator.cluster import event_body, selector, translated
 from tailrace_operator.errors import AlreadyExists, ClusterError, Conflict, Forbidden, Invalid, NotFound, Unavailable
 from tailrace_operator.manifest import DEPLOYMENT, NAMESPACE, SECRET, Kind
 
@@ -55,21 +55,6 @@ def test_what_the_server_says_of_a_secrets_data_is_dropped() -> None:
     body_is_no_json = ApiException(status=500, reason="x")
     body_is_no_json.body = "<html>"
     assert translated(body_is_no_json, SECRET, "get").status == 500
-
-
-def test_what_a_post_owns_becomes_an_applys_without_replicas() -> None:
-    theirs = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
-    scale = {"manager": "tailrace-operator", "operation": "Update", "subresource": "status", "fieldsV1": {}}
-    ours = {
-        "manager": "tailrace-operator",
-        "operation": "Update",
-        "fieldsV1": {"f:spec": {"f:replicas": {}, "f:template": {}}, "f:metadata": {}},
-    }
-    live = {"metadata": {"managedFields": [theirs, scale, ours]}}
-    assert is_posted(live)
-    after = applied_fields(live["metadata"]["managedFields"])
-    assert after == [theirs, scale, {**ours, "operation": "Apply", "fieldsV1": {"f:spec": {"f:template": {}}, "f:metadata": {}}}]
-    assert not is_posted({"metadata": {"managedFields": after}})
 
 
 def test_paths_and_selectors() -> None:

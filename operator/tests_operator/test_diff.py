@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tailrace_operator.cluster import is_posted
 from tailrace_operator.diff import Action, Apply, Create, Prune, Scale, Take, diff, drift
 from tailrace_operator.errors import Foreign
 from tailrace_operator.manifest import OWNED, Manifest, Object, ref_of
@@ -58,8 +57,8 @@ async def carry_out(cluster: FakeCluster, actions: tuple[Action, ...]) -> None:
         match action:
             case Create(manifest):
                 await cluster.create(manifest)
-            case Take(live):
-                await cluster.take_fields(live)
+            case Take(live, manifest):
+                await cluster.take_fields(live, manifest)
             case Apply(manifest, uid):
                 await cluster.apply(manifest, uid)
             case Scale(ref, uid, replicas):
@@ -70,7 +69,7 @@ async def carry_out(cluster: FakeCluster, actions: tuple[Action, ...]) -> None:
 
 def plan(cluster: FakeCluster, desired: list[Object]) -> tuple[Action, ...]:
     live = list(cluster.objects.values())
-    return diff(desired, live, OWNER, HOME, posted=[ref_of(each) for each in live if is_posted(each)])
+    return diff(desired, live, OWNER, HOME)
 
 
 async def settle(cluster: FakeCluster, desired: list[Object]) -> None:
@@ -115,10 +114,15 @@ async def test_what_we_no_longer_want_within_an_object_goes() -> None:
     cluster = FakeCluster()
     await settle(cluster, [deployment()])
     fewer = deployment()
-    fewer["spec"]["template"]["spec"]["containers"][1].update(env=[], image="g:2")
+    del fewer["spec"]["template"]["spec"]["containers"][1]["env"]
+    fewer["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {"memory": "1Gi"}
+    assert [action.reason for action in plan(cluster, [fewer]) if isinstance(action, Apply)]
     await settle(cluster, [fewer])
     (live,) = cluster.objects.values()
-    assert live["spec"]["template"]["spec"]["containers"][1].get("env") == []
+    assert "env" not in live["spec"]["template"]["spec"]["containers"][1]
+    assert live["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] == {"memory": "1Gi"}
+    assert live["spec"]["progressDeadlineSeconds"] == 600
+    assert plan(cluster, [fewer]) == ()
     assert live["spec"]["replicas"] == 2, "an apply does not reset replicas"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 from tailrace_contract.resource import Kind as Custom
-from tailrace_operator.acknowledgement import Answer, Deletions, PodState, Versions, is_pod_ready
+from tailrace_operator.acknowledgement import Answer, Deletions, PodState, is_pod_ready
 from tailrace_operator.engine import Engine, Pods
 from tailrace_operator.handlers import WATCHED
 from tailrace_operator.health import Health
@@ -57,9 +57,7 @@ class World:
         self.deletions = Deletions(20)
         self.pods = Pods(self.cluster, self.poller)  # type: ignore[arg-type]
         self.health = Health()
-        self.engine = Engine(
-            self.cluster, self.queue, self.wakeups, self.pods, Versions(), self.deletions, self.told.append, self.health, watched
-        )
+        self.engine = Engine(self.cluster, self.queue, self.wakeups, self.pods, self.deletions, self.told.append, self.health, watched)
         installation = Installation("gateway:1", "dataplane:1", None, "tailrace")
         apis = QueryAPIs(self.cluster, self.engine, self.pods, self.deletions, installation, watched, self.told.append)
         self.engine.reconcilers = {Custom.QUERY_API: apis.reconcile, Custom.RUN_STORE: RunStores(self.cluster).reconcile}

@@ -32,6 +32,7 @@ from tailrace_operator.manifest import (
     version_of,
 )
 from tailrace_operator.observe import Event, Observer, observation
+from tailrace_operator.ownership import applied_fields
 
 CONNECT_TIMEOUT_S = 3.0
 READ_TIMEOUT_S = 10.0
@@ -65,10 +66,10 @@ class Cluster(Protocol):
     async def apply(self, manifest: Manifest, uid: str) -> Object:
         """Server-side apply to exactly the object with this UID. Conflict when it is another one (or gone and replaced)."""
 
-    async def take_fields(self, live: Manifest) -> Object:
-        """Turns what a POST of ours owns into what an apply owns, so that later applies can also remove fields.
+    async def take_fields(self, live: Manifest, wanted: Manifest) -> Object:
+        """Turns what a POST of ours owns into what an apply of `wanted` owns (see `ownership`).
 
-        Needed once after `create`. Ownership of `spec.replicas` is given up. Conflict when the object changed since it was read.
+        Needed once after `create`. Conflict when the object changed since it was read.
         """
 
     async def patch_scale(self, ref: ObjectRef, uid: str, replicas: int) -> None:
@@ -163,11 +164,11 @@ class KubernetesCluster:
         body = {**manifest, "metadata": {**manifest["metadata"], "uid": uid}}
         return await self._apply(ref.kind, ref.path, body)
 
-    async def take_fields(self, live: Manifest) -> Object:
+    async def take_fields(self, live: Manifest, wanted: Manifest) -> Object:
         """See `Cluster`."""
         ref = ref_of(live)
         patch = [
-            {"op": "replace", "path": "/metadata/managedFields", "value": applied_fields(live["metadata"].get("managedFields") or [])},
+            {"op": "replace", "path": "/metadata/managedFields", "value": applied_fields(live, wanted)},
             {"op": "replace", "path": "/metadata/resourceVersion", "value": version_of(live)},
         ]
         return await self._call(
@@ -297,27 +298,6 @@ def translated(error: Exception, kind: Kind, verb: str) -> ClusterError:
     if status in (400, 405, 413, 415, 422):
         return Invalid(text, status)
     return Unavailable(text, status)
-
-
-def applied_fields(managed: list[Object]) -> list[Object]:
-    """`managedFields` in which what our POST owns counts as applied by us, without `spec.replicas`. Others' entries stay as they are."""
-    result = []
-    for entry in managed:
-        if entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource"):
-            fields = dict(entry.get("fieldsV1") or {})
-            if isinstance(fields.get("f:spec"), dict):
-                fields["f:spec"] = {name: value for name, value in fields["f:spec"].items() if name != "f:replicas"}
-            entry = {**entry, "operation": "Apply", "fieldsV1": fields}
-        result.append(entry)
-    return result
-
-
-def is_posted(live: Manifest) -> bool:
-    """Whether a POST of ours still owns fields of it: `take_fields` is due."""
-    return any(
-        entry.get("manager") == FIELD_MANAGER and entry.get("operation") == "Update" and not entry.get("subresource")
-        for entry in live["metadata"].get("managedFields") or ()
-    )
 
 
 def event_body(regarding: Manifest, reason: str, message: str, is_warning: bool, now: float) -> Object:

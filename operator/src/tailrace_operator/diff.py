@@ -1,7 +1,7 @@
 """What has to be written so that the live objects are as wanted. Pure; refuses with `Foreign` what belongs to somebody else.
 
-Comparison is by subset: a field that is not wanted is nobody's business here, so the API server's defaults and other writers' fields are no
-drift. Lists that Kubernetes merges by key are compared by that key, in any order; other lists whole.
+Comparison is by subset: a field that is not wanted and was not applied by us is nobody's business here, so the API server's defaults and other
+writers' fields are no drift. Lists that Kubernetes merges by key are compared by that key, in any order; other lists whole.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,6 @@ from tailrace_operator.manifest import (
     QUERY_API_UID_LABEL,
     Kind,
     Manifest,
-    Object,
     ObjectRef,
     controller_uid,
     is_going,
@@ -25,6 +24,7 @@ from tailrace_operator.manifest import (
     ref_of,
     uid_of,
 )
+from tailrace_operator.ownership import is_posted, unwanted
 from tailrace_operator.quantity import same_quantity
 
 MERGED: dict[str, tuple[str, ...]] = {
@@ -59,6 +59,7 @@ class Take:
     """Our POST still owns its fields: turn that into ownership by apply, or fields could never be removed."""
 
     live: Manifest
+    manifest: Manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,10 @@ def _place(path: tuple[str, ...]) -> str:
     return ".".join(path) or "object"
 
 
-def without_replicas(manifest: Manifest) -> Object:
-    """A Deployment's manifest as it is applied: scale has its own writer."""
+def applied(manifest: Manifest) -> Manifest:
+    """A manifest as it is applied: a Deployment's without replicas, for scale has its own writer."""
+    if ref_of(manifest).kind != DEPLOYMENT:
+        return manifest
     return {**manifest, "spec": {name: value for name, value in manifest["spec"].items() if name != "replicas"}}
 
 
@@ -166,13 +169,11 @@ def diff(
     live: Sequence[Manifest],
     owner_uid: str,
     home: str,
-    *,
-    posted: Sequence[ObjectRef] = (),
     kinds: Sequence[Kind] = OWNED,
 ) -> tuple[Action, ...]:
     """The writes, in order: create, take and apply in the order of `kinds`, then scale, then prune in the reverse order.
 
-    `live` has every object that is wanted by name or is labelled as the owner's; `home`: the owner's namespace; `posted`: those whose fields our POST still owns.
+    `live` has every object that is wanted by name or is labelled as the owner's; `home`: the owner's namespace.
     Raises `Foreign` before anything is written when a wanted name is taken by an object that the owner does not control.
     An object that is on its way out is left alone: its name is free at the next look.
     """
@@ -192,10 +193,10 @@ def diff(
             continue
         if is_going(found):
             continue
-        if ref in posted:
-            actions.append(Take(found))
-        body = without_replicas(manifest) if ref.kind == DEPLOYMENT else manifest
-        if (reason := drift(body, found)) is not None:
+        body = applied(manifest)
+        if is_posted(found):
+            actions.append(Take(found, body))
+        if (reason := drift(body, found) or unwanted(found, body)) is not None:
             actions.append(Apply(body, uid_of(found), reason))
         replicas = manifest["spec"].get("replicas") if ref.kind == DEPLOYMENT else None
         if replicas is not None and replicas != found["spec"].get("replicas"):

@@ -12,7 +12,7 @@ from typing import Any
 from tailrace_contract.ids import Ref
 from tailrace_contract.resource import Kind as Custom
 
-from tailrace_operator.acknowledgement import IDLE_S, WAITING_S, Deletion, Deletions, PodState, Poller, Versions, summary
+from tailrace_operator.acknowledgement import IDLE_S, WAITING_S, Deletion, Deletions, PodState, Poller, summary
 from tailrace_operator.cluster import Cluster
 from tailrace_operator.errors import ClusterError, Forbidden, OperatorError
 from tailrace_operator.health import Health
@@ -116,7 +116,6 @@ class Engine:
         queue: Queue[Key],
         wakeups: Wakeups,
         pods: Pods,
-        versions: Versions,
         deletions: Deletions,
         observer: Observer,
         health: Health,
@@ -126,7 +125,6 @@ class Engine:
         self._queue = queue
         self._wakeups = wakeups
         self._pods = pods
-        self._versions = versions
         self._deletions = deletions
         self._observer = observer
         self._health = health
@@ -231,7 +229,6 @@ class Engine:
         api = self._wakeups.api_of(key)
         if api is not None and version_of(body).isdigit():
             self._deletions.add(api, Deletion(key.ref, int(version_of(body))))
-        self._versions.forget(uid_of(body))
 
     def _forget(self, key: Key) -> None:
         if key.kind is Custom.QUERY_API:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tailrace_contract.resource import Kind as Custom
 
-from tailrace_operator.acknowledgement import Deletions, Poller, Versions
+from tailrace_operator.acknowledgement import Deletions, Poller
 from tailrace_operator.cluster import KubernetesCluster, connect
 from tailrace_operator.engine import REVOCATIONS, Engine, Pods
 from tailrace_operator.handlers import Watching
@@ -68,9 +68,9 @@ async def _lead(
     settings: Settings, cluster: KubernetesCluster, leader: Leader, health: Health, tell: Observer, stop: asyncio.Event
 ) -> None:
     queue: Queue[Key] = Queue(Schedule(), lambda waiting, running: tell(observation(Event.QUEUE_CHANGED, waiting=waiting, running=running)))
-    poller, wakeups, versions, deletions = Poller(tell), Wakeups(), Versions(), Deletions(REVOCATIONS)
+    poller, wakeups, deletions = Poller(tell), Wakeups(), Deletions(REVOCATIONS)
     pods = Pods(cluster, poller)
-    engine = Engine(cluster, queue, wakeups, pods, versions, deletions, tell, health, settings.watch_namespaces)
+    engine = Engine(cluster, queue, wakeups, pods, deletions, tell, health, settings.watch_namespaces)
     installation = Installation(settings.gateway_image, settings.data_plane_image, settings.image_pull_policy, settings.namespace)
     apis = QueryAPIs(cluster, engine, pods, deletions, installation, settings.watch_namespaces, tell)
     engine.reconcilers = {Custom.QUERY_API: apis.reconcile, Custom.RUN_STORE: RunStores(cluster).reconcile}

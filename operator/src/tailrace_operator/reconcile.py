@@ -18,7 +18,7 @@ from tailrace_contract.status import AdmittedNamespace, QueryAPIStatus
 
 from tailrace_operator import observed, problems, revocation
 from tailrace_operator.acknowledgement import Deletions, reports_of
-from tailrace_operator.cluster import Cluster, is_posted
+from tailrace_operator.cluster import Cluster
 from tailrace_operator.conditions import Type, is_changed, read_status, status_body
 from tailrace_operator.diff import Action, Apply, Create, Prune, diff, is_ours
 from tailrace_operator.engine import Engine, Pods
@@ -119,8 +119,7 @@ class QueryAPIs:
         try:
             if wanted.manifests is not None:
                 owned.update(await observed.named_of(self._cluster, wanted.manifests, owned))
-                posted = [ref for ref, each in owned.items() if is_posted(each)]
-                actions = diff(wanted.manifests, tuple(owned.values()), uid_of(live), key.namespace, posted=posted)
+                actions = diff(wanted.manifests, tuple(owned.values()), uid_of(live), key.namespace)
                 is_applied = not any(isinstance(action, Apply | Create) and target(action).namespace == key.namespace for action in actions)
                 if not paused:
                     later = [action for action in actions if isinstance(action, Prune) and target(action).namespace != key.namespace]

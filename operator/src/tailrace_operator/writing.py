@@ -3,11 +3,12 @@
 The sequence may end after any write: the next reconcile begins from what is there.
 """
 
-from tailrace_operator.cluster import Cluster, is_posted
-from tailrace_operator.diff import Action, Apply, Create, Prune, Scale, Take
+from tailrace_operator.cluster import Cluster
+from tailrace_operator.diff import Action, Apply, Create, Prune, Scale, Take, applied
 from tailrace_operator.errors import AlreadyExists, Conflict, Foreign, NotFound
 from tailrace_operator.manifest import Manifest, Object, ObjectRef, ref_of
 from tailrace_operator.observe import Event, Observer, observation
+from tailrace_operator.ownership import is_posted
 
 
 def target(action: Action) -> ObjectRef:
@@ -41,9 +42,9 @@ class Writer:
                     raise Foreign(str(ref)) from None
                 self._tell("create", ref, "it was not there")
                 self.live[ref] = made
-                await self._take(made)
-            case Take(live):
-                await self._take(live)
+                await self._take(made, applied(manifest))
+            case Take(live, manifest):
+                await self._take(live, manifest)
             case Apply(manifest, uid, reason):
                 self.live[ref] = await self._cluster.apply(manifest, uid)
                 self._tell("apply", ref, reason)
@@ -61,12 +62,12 @@ class Writer:
                 self._tell("prune", ref, "it is no longer wanted")
                 self.live.pop(ref, None)
 
-    async def _take(self, live: Manifest) -> None:
+    async def _take(self, live: Manifest, wanted: Manifest) -> None:
         """Not urgent: an object that changed since is taken at the next look, which its change brings about."""
         if not is_posted(live):
             return
         try:
-            self.live[ref_of(live)] = await self._cluster.take_fields(live)
+            self.live[ref_of(live)] = await self._cluster.take_fields(live, wanted)
         except (Conflict, NotFound):
             return
 
