@@ -18,12 +18,9 @@ from tailrace_operator.acknowledgement import (
     address_of,
     confirmed_keys,
 )
-from tailrace_operator.engine import Pods
 from tailrace_operator.manifest import Object
 from tailrace_operator.observe import silent
 from tailrace_operator.reports import GatewayReport, PodReport, QueriesStatus
-
-from .fake_cluster import FakeCluster
 
 SAID = GatewayReport(QueriesStatus(total=1, served=1), 1, False)
 BODY = {
@@ -162,25 +159,3 @@ async def test_a_port_where_nobody_listens_and_a_pod_without_address_are_gone(se
     found = await poller.ask([pod(), pod(None)])
     await poller.close()
     assert [each.answer for each in found] == [Answer.GONE, Answer.GONE]
-
-
-async def test_pods_are_asked_again_and_only_news_is_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    import tailrace_operator.engine as engine
-
-    monkeypatch.setattr(engine, "WAITING_S", 0.05)
-    monkeypatch.setattr(engine, "IDLE_S", 0.05)
-    poller, told, api = Poller(silent, server.port), list[Ref](), Ref("retail", "shop")
-    pods = Pods(FakeCluster(), poller)
-    pods.watch(api, (pod(),), await poller.ask([pod()]), is_waiting=True)
-    task = asyncio.create_task(pods.run(told.append))
-    await asyncio.sleep(0.5)
-    assert told == []
-    server.status = 500
-    for _ in range(300):
-        if told:
-            break
-        await asyncio.sleep(0.1)
-    assert set(told) == {api}
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    await poller.close()

@@ -3,9 +3,13 @@
 import asyncio
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from tailrace_contract.ids import Ref
+from tailrace_contract.resource import Kind as Custom
 from tailrace_operator.acknowledgement import Deletion
+from tailrace_operator.cluster import Listing
 from tailrace_operator.manifest import (
     API_KEY,
     NAMESPACE,
@@ -169,6 +173,32 @@ async def test_without_any_event_the_next_list_heals_everything() -> None:
     assert world.health.last_list is not None
 
 
+async def test_a_key_that_vanished_without_an_event_is_followed_and_one_that_is_new_is_not() -> None:
+    world = a_world()
+    key: Object = {
+        "apiVersion": "tailrace.dev/v1alpha1",
+        "kind": "ApiKey",
+        "metadata": {"name": "desk", "namespace": "retail"},
+        "spec": {"queryApiRef": {"name": "shop"}, "role": "support", "secretName": "s"},
+    }
+    new: Object = {**key, "metadata": {"name": "new", "namespace": "retail"}}
+    world.cluster.outside(key)
+    watch_everything(world)
+    world.cluster.remove(ref_of(key))
+    original = world.cluster.list
+
+    async def list_then_create(*args: Any, **kwargs: Any) -> Listing:
+        listing = await original(*args, **kwargs)
+        if args[0] == API_KEY:  # It is made right after the list, and its event comes before the list is taken in.
+            world.engine.deliver(API_KEY, "ADDED", world.cluster.outside(new))
+        return listing
+
+    world.cluster.list = list_then_create  # type: ignore[method-assign]
+    await world.engine.relist()
+    assert [str(each.key) for each in world.deletions.of(SHOP.ref)] == ["retail/desk"]
+    assert Key(Custom.API_KEY, "retail", "new") in world.wakeups.keys_of(SHOP.ref)
+
+
 async def test_a_list_sweeps_bindings_of_apis_that_are_gone_and_no_others() -> None:
     world = base()
     await world.settle()
@@ -222,8 +252,6 @@ async def test_a_deleted_key_is_followed_until_the_last_pod_dropped_it() -> None
 async def test_the_newest_deletions_are_kept_and_those_of_other_namespaces_only_if_admitted() -> None:
     world = a_world()
     await ready(world)
-    from tailrace_contract.ids import Ref
-
     for number in range(30):
         world.deletions.add(SHOP.ref, Deletion(Ref("retail", f"k{number}"), 1000 + number))
     world.deletions.add(SHOP.ref, Deletion(Ref("elsewhere", "k"), 5000))

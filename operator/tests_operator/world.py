@@ -12,11 +12,12 @@ from typing import Any
 import yaml
 from tailrace_contract.resource import Kind as Custom
 from tailrace_operator.acknowledgement import Answer, Deletions, PodState, is_pod_ready
-from tailrace_operator.engine import Engine, Pods
+from tailrace_operator.engine import Engine
 from tailrace_operator.handlers import WATCHED
 from tailrace_operator.health import Health
 from tailrace_operator.manifest import DEPLOYMENT, POD, QUERY_API, QUERY_API_LABEL, QUERY_API_UID_LABEL, Object, ObjectRef, is_going, uid_of
 from tailrace_operator.observe import Event, Observation
+from tailrace_operator.pods import Pods
 from tailrace_operator.queue import Done, Outcome, Queue, Schedule
 from tailrace_operator.reconcile import QueryAPIs
 from tailrace_operator.render import Installation
@@ -55,7 +56,7 @@ class World:
         self.queue: Queue[Key] = Queue(Schedule())
         self.wakeups = Wakeups()
         self.deletions = Deletions(20)
-        self.pods = Pods(self.cluster, self.poller)  # type: ignore[arg-type]
+        self.pods = Pods(self.cluster, self.poller)
         self.health = Health()
         self.engine = Engine(self.cluster, self.queue, self.wakeups, self.pods, self.deletions, self.told.append, self.health, watched)
         installation = Installation("gateway:1", "dataplane:1", None, "tailrace")

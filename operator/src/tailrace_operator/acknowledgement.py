@@ -5,7 +5,7 @@ and stricter than readiness: a pod that is on its way out still admits calls on 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,12 +23,6 @@ AT_ONCE = 32
 
 BODY_LIMIT = 4 << 20
 """Bytes of a pod's answer that are read."""
-
-WAITING_S = 1.0
-"""Between two looks at the pods of an API for which something waits."""
-
-IDLE_S = 5.0
-"""The same when nothing waits."""
 
 
 class Answer(StrEnum):
@@ -221,8 +215,3 @@ class Deletions:
     def forget(self, api: Ref) -> None:
         """Drops those of a deleted API."""
         self._by_api.pop(api, None)
-
-
-def summary(pods: Iterable[PodState]) -> Mapping[str, tuple[bool, Answer, PodReport | None]]:
-    """What of the pods' states a status depends on: equal when nothing that matters changed."""
-    return {pod.uid: (pod.is_counted, pod.answer, pod.report) for pod in pods}

@@ -6,13 +6,11 @@ is kept in memory only saves calls or wakes somebody.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
 from tailrace_contract.ids import Ref
 from tailrace_contract.resource import Kind as Custom
 
-from tailrace_operator.acknowledgement import IDLE_S, WAITING_S, Deletion, Deletions, PodState, Poller, summary
+from tailrace_operator.acknowledgement import Deletion, Deletions
 from tailrace_operator.cluster import Cluster
 from tailrace_operator.errors import ClusterError, Forbidden, OperatorError
 from tailrace_operator.health import Health
@@ -21,7 +19,6 @@ from tailrace_operator.manifest import (
     CUSTOM,
     FIELD_MANAGER,
     MANAGED_BY_LABEL,
-    POD,
     QUERY_API,
     QUERY_API_UID_LABEL,
     ROLE_BINDING,
@@ -35,6 +32,7 @@ from tailrace_operator.manifest import (
     version_of,
 )
 from tailrace_operator.observe import Event, Observer, observation
+from tailrace_operator.pods import Pods
 from tailrace_operator.queue import Done, Failed, Outcome, Queue
 from tailrace_operator.wakeups import Key, Wakeups
 
@@ -46,61 +44,6 @@ RELIST_RETRY_S = 15.0
 
 REVOCATIONS = 20
 """Deleted keys that are remembered per QueryAPI."""
-
-
-@dataclass(slots=True)
-class _Watched:
-    """The pods of one QueryAPI, as its last reconcile saw them."""
-
-    pods: tuple[Object, ...]
-    seen: Mapping[str, Any]
-    is_waiting: bool
-    due: float
-
-
-class Pods:
-    """What the pods of QueryAPIs say: on demand, and by asking them again and again."""
-
-    def __init__(self, cluster: Cluster, poller: Poller) -> None:
-        self._cluster = cluster
-        self._poller = poller
-        self._watched: dict[Ref, _Watched] = {}
-
-    async def of(self, api: Ref, uid: str) -> tuple[tuple[Object, ...], tuple[PodState, ...]]:
-        """The pods that exist now and what each says now: both are found out after this call began."""
-        listing = await self._cluster.list(POD, api.namespace, {QUERY_API_UID_LABEL: uid})
-        return listing.items, await self._poller.ask(listing.items)
-
-    def watch(self, api: Ref, pods: tuple[Object, ...], states: tuple[PodState, ...], *, is_waiting: bool) -> None:
-        """Goes on asking these pods: every second while somebody waits for what they say."""
-        now = asyncio.get_running_loop().time()
-        self._watched[api] = _Watched(pods, summary(states), is_waiting, now + (WAITING_S if is_waiting else IDLE_S))
-
-    def forget(self, api: Ref) -> None:
-        """Stops asking."""
-        self._watched.pop(api, None)
-
-    def awaits(self, api: Ref) -> None:
-        """Somebody else (an ApiKey) waits for these pods: they are asked every second until the API is next reconciled."""
-        watched = self._watched.get(api)
-        if watched is not None and not watched.is_waiting:
-            watched.is_waiting = True
-            watched.due = min(watched.due, asyncio.get_running_loop().time() + WAITING_S)
-
-    async def run(self, changed: Callable[[Ref], None]) -> None:
-        """Asks until cancelled; `changed` is told of each API whose pods say something else than before."""
-        while True:
-            now = asyncio.get_running_loop().time()
-            due = [(api, watched) for api, watched in self._watched.items() if watched.due <= now]
-            await asyncio.gather(*(self._again(api, watched, changed) for api, watched in due))
-            await asyncio.sleep(0.1)
-
-    async def _again(self, api: Ref, watched: _Watched, changed: Callable[[Ref], None]) -> None:
-        states = await self._poller.ask(watched.pods)
-        watched.due = asyncio.get_running_loop().time() + (WAITING_S if watched.is_waiting else IDLE_S)
-        if summary(states) != watched.seen and self._watched.get(api) is watched:
-            watched.seen = summary(states)
-            changed(api)
 
 
 Reconcile = Callable[[Key, Object | None], Awaitable[Outcome]]
@@ -138,10 +81,11 @@ class Engine:
         for key in self._wakeups.seen(kind, change, body):
             self._queue.add(key)
 
-    def pods_changed(self, api: Ref) -> None:
-        """Pods say something else: their API is looked at again, and the keys that wait for it."""
+    def pods_changed(self, api: Ref, is_awaited: bool) -> None:
+        """Pods say something else: their API is looked at again, and its keys if any waits for it."""
         self._queue.add(Key(Custom.QUERY_API, api.namespace, api.name))
-        self.wake_keys(api)
+        if is_awaited:
+            self.wake_keys(api)
 
     def wake_keys(self, api: Ref) -> None:
         """Looks at the ApiKeys of a QueryAPI again."""
@@ -181,9 +125,13 @@ class Engine:
 
     async def relist(self) -> None:
         """Lists everything once: wakes all, and removes what a deleted QueryAPI left in other namespaces."""
-        bodies = {custom: await self._list(kind) for custom, kind in CUSTOM.items()}
+        listings = {custom: await self._list(kind) for custom, kind in CUSTOM.items()}
+        bodies = {custom: items for custom, (items, _) in listings.items()}
+        before = self._wakeups.known()
         for key in self._wakeups.relisted(bodies):
             self._queue.add(key)
+        for key in before.keys() - self._wakeups.known().keys():
+            await self._vanished(key, before[key], listings[key.kind][1])
         await self._sweep({uid_of(body) for body in bodies[Custom.QUERY_API]})
         self._health.last_list = asyncio.get_running_loop().time()
         self._observer(observation(Event.RELISTED, resources=sum(len(items) for items in bodies.values())))
@@ -199,22 +147,33 @@ class Engine:
                 pause = retry_s
             await asyncio.sleep(pause)
 
-    async def _list(self, kind: Kind, labels: Mapping[str, str] | None = None) -> tuple[Object, ...]:
-        if not self._namespaces:
-            return (await self._cluster.list(kind, None, labels)).items
+    async def _list(self, kind: Kind, labels: Mapping[str, str] | None = None) -> tuple[tuple[Object, ...], int]:
+        """All of them that are served, and a resourceVersion that the list is not older than."""
         found: list[Object] = []
-        for namespace in self._namespaces:
-            found += (await self._cluster.list(kind, namespace, labels)).items
-        return tuple(found)
+        versions: list[int] = []
+        for namespace in self._namespaces or (None,):
+            listing = await self._cluster.list(kind, namespace, labels)
+            found += listing.items
+            versions.append(int(listing.resource_version) if listing.resource_version.isdigit() else 0)
+        return tuple(found), max(versions)
+
+    async def _vanished(self, key: Key, api: Ref | None, version: int) -> None:
+        """A resource that was known and is not in the list: it was made since, or it was deleted without an event (a gap in a watch)."""
+        live = await self._cluster.get(ObjectRef(CUSTOM[key.kind], key.namespace, key.name))
+        if live is not None:
+            self._wakeups.seen(CUSTOM[key.kind], None, live)
+        elif key.kind is Custom.API_KEY and api is not None:
+            self._deletions.add(api, Deletion(key.ref, version))
+            self._queue.add(Key(Custom.QUERY_API, api.namespace, api.name))
 
     async def _sweep(self, uids: set[str]) -> None:
         """RoleBindings in other namespaces have no owner whose end would take them along."""
-        for binding in await self._list(ROLE_BINDING, {MANAGED_BY_LABEL: FIELD_MANAGER}):
+        for binding in (await self._list(ROLE_BINDING, {MANAGED_BY_LABEL: FIELD_MANAGER}))[0]:
             uid = labels_of(binding).get(QUERY_API_UID_LABEL)
             if uid is None or uid in uids or controller_uid(binding) is not None:
                 continue
             # The list of QueryAPIs is older than this one: one that was made in between must not lose its binding.
-            if any(uid_of(api) == uid for api in await self._list(QUERY_API)):
+            if any(uid_of(api) == uid for api in (await self._list(QUERY_API))[0]):
                 continue
             ref = ref_of(binding)
             await self._cluster.delete(ref, uid_of(binding))
@@ -231,6 +190,7 @@ class Engine:
             self._deletions.add(api, Deletion(key.ref, int(version_of(body))))
 
     def _forget(self, key: Key) -> None:
+        """It is gone: whoever names it is looked at again."""
         if key.kind is Custom.QUERY_API:
             self._pods.forget(key.ref)
             self._deletions.forget(key.ref)

@@ -16,11 +16,12 @@ from tailrace_contract.resource import Kind as Custom
 
 from tailrace_operator.acknowledgement import Deletions, Poller
 from tailrace_operator.cluster import KubernetesCluster, connect
-from tailrace_operator.engine import REVOCATIONS, Engine, Pods
+from tailrace_operator.engine import REVOCATIONS, Engine
 from tailrace_operator.handlers import Watching
 from tailrace_operator.health import Health, serve
 from tailrace_operator.leader import Leader
 from tailrace_operator.observe import Event, FrameworkLog, JsonLog, Metrics, Observer, observation, observer
+from tailrace_operator.pods import Pods
 from tailrace_operator.queue import Queue, Schedule
 from tailrace_operator.reconcile import QueryAPIs
 from tailrace_operator.render import Installation

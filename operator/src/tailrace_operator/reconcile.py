@@ -21,7 +21,7 @@ from tailrace_operator.acknowledgement import Deletions, reports_of
 from tailrace_operator.cluster import Cluster
 from tailrace_operator.conditions import Type, is_changed, read_status, status_body
 from tailrace_operator.diff import Action, Apply, Create, Prune, diff, is_ours
-from tailrace_operator.engine import Engine, Pods
+from tailrace_operator.engine import Engine
 from tailrace_operator.errors import ClusterError, Conflict, Forbidden, Foreign, NotFound
 from tailrace_operator.manifest import (
     DEPLOYMENT,
@@ -40,6 +40,7 @@ from tailrace_operator.manifest import (
     uid_of,
 )
 from tailrace_operator.observe import Observer
+from tailrace_operator.pods import Pods
 from tailrace_operator.problems import Problem
 from tailrace_operator.queue import Done, Failed, Outcome
 from tailrace_operator.references import of_query_api

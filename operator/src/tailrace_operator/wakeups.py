@@ -82,6 +82,10 @@ class Wakeups:
                 self._known[_key(custom, body)] = _resource(custom, body)
         return tuple(sorted(before | set(self._known)))
 
+    def known(self) -> dict[Key, Ref | None]:
+        """All resources that are known, each with the QueryAPI that it names (an ApiKey does)."""
+        return {key: known.api for key, known in self._known.items()}
+
     def keys_of(self, api: Ref) -> tuple[Key, ...]:
         """The ApiKeys that name a QueryAPI."""
         return tuple(sorted(key for key, known in self._known.items() if known.api == api))
