@@ -133,7 +133,7 @@ class KeyDigest(Observed):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", max_length=64)]
     """SHA-256 of the text, hex."""
     not_before: AwareDatetime
-    """When it became valid. RFC 3339."""
+    """When it became valid, by the operator's clock; pods admit it as soon as it stands here. RFC 3339."""
     not_after: AwareDatetime | None = None
     """When it stops being valid: only while it is being replaced. RFC 3339."""
 

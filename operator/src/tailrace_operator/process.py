@@ -15,6 +15,7 @@ from typing import Any
 from tailrace_contract.resource import Kind as Custom
 
 from tailrace_operator.acknowledgement import Deletions, Poller
+from tailrace_operator.apikey import ApiKeys
 from tailrace_operator.cluster import KubernetesCluster, connect
 from tailrace_operator.engine import REVOCATIONS, Engine
 from tailrace_operator.handlers import Watching
@@ -74,7 +75,11 @@ async def _lead(
     engine = Engine(cluster, queue, wakeups, pods, deletions, tell, health, settings.watch_namespaces)
     installation = Installation(settings.gateway_image, settings.data_plane_image, settings.image_pull_policy, settings.namespace)
     apis = QueryAPIs(cluster, engine, pods, deletions, installation, settings.watch_namespaces, tell)
-    engine.reconcilers = {Custom.QUERY_API: apis.reconcile, Custom.RUN_STORE: RunStores(cluster).reconcile}
+    engine.reconcilers = {
+        Custom.QUERY_API: apis.reconcile,
+        Custom.API_KEY: ApiKeys(cluster, pods, tell).reconcile,
+        Custom.RUN_STORE: RunStores(cluster).reconcile,
+    }
     watching = Watching(engine.deliver, tell, settings.watch_namespaces, has_kubeconfig=settings.kubeconfig is not None)
     keep = asyncio.create_task(leader.keep(), name="lease")
     work = [

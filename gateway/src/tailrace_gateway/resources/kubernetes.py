@@ -92,7 +92,8 @@ def see_key(item: dict[str, Any], wanted: Ref) -> Seen | None:
     except ValidationError:
         status = ApiKeyStatus()  # No digest: the key is refused.
     keys = tuple(
-        Digest(each.sha256, round(each.not_before.timestamp() * 1e6), round(each.not_after.timestamp() * 1e6) if each.not_after else None)
+        # Valid from when it stands there: `notBefore` is by the operator's clock, and a node's may be behind it.
+        Digest(each.sha256, None, round(each.not_after.timestamp() * 1e6) if each.not_after else None)
         for each in status.keys
     )
     found = read(document)
