@@ -5,12 +5,12 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 from tailrace_contract.ids import Ref
-from tailrace_contract.plan import Grant, KeyPlan, QueryPlan, RolePlan, Snapshot, StatementPlan
+from tailrace_contract.plan import Grant, KeyPlan, QueryPlan, RolePlan, Snapshot, Source, SourceKind, StatementPlan
 from tailrace_gateway import control
 from tailrace_gateway.compile.compiler import Compiled
 from tailrace_gateway.compile.refusal import RefusedUnit
@@ -20,7 +20,7 @@ from tailrace_gateway.control import ControlLoop
 from tailrace_gateway.observe import Event, Observation
 from tailrace_gateway.resources.merging import Good, merge, read_file
 from tailrace_gateway.resources.state import Digest, ResourceState
-from tailrace_gateway.served import Published, status_file
+from tailrace_gateway.served import Published, report, status_file
 
 STORE = "\n---\napiVersion: tailrace.dev/v1alpha1\nkind: RunStore\nmetadata: {name: runs}\nspec: {embedded: {}}\n"
 
@@ -56,15 +56,17 @@ def state(text: str) -> ResourceState:
 
 
 @dataclass
-class Source:
+class Feed:
     queue: asyncio.Queue[ResourceState] = field(default_factory=asyncio.Queue)
 
     async def states(self) -> AsyncIterator[ResourceState]:
         while True:
             yield await self.queue.get()
 
-    def put(self, text: str) -> None:
-        self.queue.put_nowait(state(text))
+    def put(self, text: str, seen: int = 0) -> None:
+        """`seen`: what a cluster's watch has seen of ApiKeys."""
+        sources = (Source(kind=SourceKind.API_KEYS, namespace="default", resource_version=str(seen)),) if seen else ()
+        self.queue.put_nowait(replace(state(text), sources=sources))
 
 
 @dataclass
@@ -90,6 +92,7 @@ class FakeCompiler:
         snapshot = Snapshot(
             version=version,
             api=spec.api,
+            sources=spec.sources,
             queries=queries,
             roles=tuple(RolePlan(name=name, grants=tuple(Grant(query=n) for n in range(len(queries)))) for name in names),
             keys=tuple(KeyPlan(id=k.id, sha256=k.sha256, role=names.index(k.role)) for k in spec.keys),
@@ -106,7 +109,7 @@ class Bench:
     """A loop, what it is fed and what it says."""
 
     def __init__(self, data: Path, wanted: Ref | None) -> None:
-        self.source = Source()
+        self.source = Feed()
         self.compiler = FakeCompiler()
         self.compiler.go_on.set()
         self.seen: list[Observation] = []
@@ -260,3 +263,118 @@ async def test_one_of_several_apis_can_be_chosen_and_the_status_file_tells(tmp_p
         assert json.loads(text)["api"] == "default/other"
         assert "SELECT" not in text
         assert "0" * 63 not in text
+
+
+def seen_by(published: Published) -> int:
+    assert published.snapshot is not None
+    return max(int(each.resource_version or 0) for each in published.snapshot.sources if each.kind is SourceKind.API_KEYS)
+
+
+async def test_what_was_only_seen_moves_the_sources_and_compiles_nothing(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key() + STORE, seen=1)
+        first = await b.next()
+        compiled = b.compiler.compiled
+        b.source.put(api() + key() + STORE, seen=2)
+        second = await b.next()
+        assert b.compiler.compiled == compiled
+        assert first.snapshot is not None
+        assert second.snapshot is not None
+        assert second.snapshot.version == first.snapshot.version
+        assert (seen_by(first), seen_by(second)) == (1, 2)
+        b.source.put(api() + key("k", suspended=True) + STORE, seen=3)
+        third = await b.next()
+        assert third.snapshot is not None
+        assert third.snapshot.version > second.snapshot.version
+        assert seen_by(third) == 3
+
+
+async def test_less_than_was_asked_for_acknowledges_nothing_and_is_not_kept(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key("a") + STORE, seen=1)
+        await b.next()
+        b.compiler.broken = True
+        b.source.put(api() + STORE, seen=2)
+        less = await b.next()
+        assert less.snapshot is not None
+        assert not less.snapshot.keys
+        assert seen_by(less) == 1
+        b.compiler.broken = False
+        b.source.put(api() + key("a") + STORE, seen=3)
+        again = await b.next()
+        assert again.snapshot is not None
+        assert len(again.snapshot.keys) == 1
+        assert seen_by(again) == 3
+
+
+async def test_a_later_state_takes_away_at_once_and_what_is_compiled_meanwhile_does_not_bring_it_back(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key("a") + key("b") + STORE, seen=1)
+        await b.next()
+        b.compiler.go_on.clear()
+        b.source.put(api(value=2) + key("a") + key("b") + STORE, seen=2)
+        waiting = asyncio.create_task(b.next())
+        async with asyncio.timeout(60):
+            while b.compiler.compiled < 2:
+                await asyncio.sleep(0.01)
+        b.source.put(api(value=2) + key("a") + STORE, seen=3)
+        bridge = await waiting
+        while bridge.snapshot is not None and len(bridge.snapshot.keys) == 2:
+            bridge = await b.next()
+        assert bridge.snapshot is not None
+        assert [each.id for each in bridge.snapshot.keys] == ["default/a"]
+        assert bridge.snapshot.queries[0].statement.sql == "SELECT 1 AS x"
+        b.compiler.go_on.set()
+        after = await b.next()
+        assert after.snapshot is not None
+        assert after.snapshot.queries[0].statement.sql == "SELECT 2 AS x"
+        assert [each.id for each in after.snapshot.keys] == ["default/a"]
+        assert seen_by(after) == 2
+        last = await b.next()
+        assert seen_by(last) == 3
+        assert last.snapshot is not None
+        assert [each.id for each in last.snapshot.keys] == ["default/a"]
+
+
+async def test_an_api_that_goes_while_it_is_compiled_stays_away(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key() + STORE)
+        await b.next()
+        b.compiler.go_on.clear()
+        b.source.put(api(value=2) + key() + STORE)
+        waiting = asyncio.create_task(b.next())
+        async with asyncio.timeout(60):
+            while b.compiler.compiled < 2:
+                await asyncio.sleep(0.01)
+        b.source.put(key() + STORE)
+        gone = await waiting
+        while gone.snapshot is not None and gone.snapshot.keys:
+            gone = await b.next()
+        b.compiler.go_on.set()
+        b.source.put(api(value=3) + key() + STORE)
+        back = await b.next()
+        assert back.snapshot is not None
+        assert back.snapshot.queries[0].statement.sql == "SELECT 3 AS x"
+
+
+async def test_a_fault_that_changes_no_plan_is_reported_of_the_snapshot_in_force(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key() + STORE)
+        first = report(await b.next())
+        b.source.put(api() + key() + STORE + key("x" * 60))
+        second = report(await b.next())
+        assert first is not None
+        assert second is not None
+        assert (first.gateway.stale, second.gateway.stale) == (False, True)
+        assert second.version == first.version
+        assert (second.gateway.queries.total, second.gateway.queries.served, second.gateway.keys) == (1, 1, 1)
+
+
+async def test_refused_queries_are_reported_with_their_reason(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.compiler.away = True
+        b.source.put(api() + key() + STORE)
+        told = report(await b.next())
+        assert told is not None
+        assert (told.gateway.queries.total, told.gateway.queries.served) == (1, 0)
+        assert [(each.name, each.role, each.code) for each in told.gateway.queries.refused] == [("one", "", "database_unreachable")]

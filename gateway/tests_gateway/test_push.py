@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +18,8 @@ class StandIn:
         self.path = path
         self.version = 0
         self.puts: list[bytes] = []
+        self.reports: list[bytes] = []
+        self.conflicts = 0
         self.refuse = False
         self.mute = False
         self.writers: list[asyncio.StreamWriter] = []
@@ -47,6 +50,12 @@ class StandIn:
                         status = "400 Bad Request"
                     else:
                         self.version = json.loads(body)["version"]
+                if head.startswith("PUT /sources "):
+                    if json.loads(body)["version"] != self.version or self.conflicts:
+                        self.conflicts -= 1
+                        status = "409 Conflict"
+                    else:
+                        self.reports.append(body)
                 answer = json.dumps({"version": self.version, "refused": []}).encode()
                 writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(answer)}\r\n\r\n".encode())
                 writer.write(answer[:5])
@@ -132,3 +141,52 @@ async def test_a_refused_snapshot_is_told_and_not_sent_again(tmp_path: Path, see
         task.cancel()
         await plane.stop()
     assert [observed.fields for observed in seen if observed.event is Event.PLANS_REFUSED] == [{"version": 3, "status": 400}]
+
+
+def told(version: int, more: str = "") -> bytes:
+    return json.dumps({"version": version, "more": more}).encode()
+
+
+async def until(check: Callable[[], object]) -> None:
+    async with asyncio.timeout(20):
+        while not check():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_report_follows_its_snapshot_and_goes_alone_when_it_alone_changes(tmp_path: Path, seen: list[Observation]) -> None:
+    plane = StandIn(tmp_path / "s")
+    await plane.start()
+    pusher = Pusher(plane.path, seen.append)
+    task = asyncio.create_task(pusher.run())
+    try:
+        pusher.offer(3, body(3), told(3))
+        await until(lambda: plane.reports == [told(3)])
+        pusher.report(3, told(3, "more"))
+        await until(lambda: plane.reports == [told(3), told(3, "more")])
+        pusher.report(2, told(2))
+        pusher.offer(4, body(4), told(4))
+        await until(lambda: plane.reports[-1] == told(4))
+        assert [json.loads(put)["version"] for put in plane.puts] == [3, 4]
+        assert len(plane.reports) == 3
+        await plane.stop()
+        fresh = StandIn(plane.path)
+        await fresh.start()
+        await until(lambda: fresh.reports == [told(4)])
+        await fresh.stop()
+    finally:
+        task.cancel()
+
+
+async def test_a_report_of_a_snapshot_that_is_not_in_force_pushes_it_whole(tmp_path: Path, seen: list[Observation]) -> None:
+    plane = StandIn(tmp_path / "s")
+    await plane.start()
+    pusher = Pusher(plane.path, seen.append)
+    task = asyncio.create_task(pusher.run())
+    plane.conflicts = 1
+    try:
+        pusher.offer(3, body(3), told(3))
+        await until(lambda: plane.reports)
+        assert len(plane.puts) == 2
+    finally:
+        task.cancel()
+        await plane.stop()

@@ -176,7 +176,6 @@ impl Tables {
         unique("connection", connections.iter().map(|connection| &*connection.name))?;
         unique("query", queries.iter().map(|query| &*query.name))?;
         unique("role", roles.iter().map(|role| &*role.name))?;
-        unique("key", keys.iter().map(|key| &*key.id))?;
         let trusted_proxies = networks(&api.trusted_proxies).ok_or_else(|| form("api", "trustedProxies"))?;
         let slots = assign(before.map(|tables| &tables.slots), queries)?;
         let queries = queries.iter().map(|plan| query(plan, connections, &slots)).collect::<Result<Vec<_>, _>>()?;

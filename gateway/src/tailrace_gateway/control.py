@@ -1,8 +1,9 @@
 """The loop that decides what is served: resource states and catalogs in, snapshots out.
 
 Compiles off the serving path, one compile at a time. "Last good, or refuse": what doesn't compile refuses by unit; what is taken away applies
-at once, even while a database keeps a compile waiting; an unreachable database is tried again with back-off, and every catalog is looked
-at every 10 s. Nothing that happens here ends the loop. IO: through the source, the compiler and the status file.
+at once, even while a database keeps a compile waiting, also what a state takes away that comes meanwhile; an unreachable database is tried
+again with back-off, and every catalog is looked at every 10 s. A state that changes nothing but what was seen keeps the snapshot, with its
+version, and only its sources move. Nothing that happens here ends the loop. IO: through the source, the compiler and the status file.
 """
 
 import asyncio
@@ -111,6 +112,10 @@ class _Last:
     store: RunStore | None = None
     version: int = 0
     failures: int = 0
+    whole: int = 0
+    """Version of the snapshot that was compiled from `spec`; what was published since may be less."""
+    refusals: tuple[RefusedUnit, ...] = ()
+    """Of that compile."""
 
 
 class ControlLoop:
@@ -136,6 +141,10 @@ class ControlLoop:
         self._clock_us = clock_us
         self._state: ResourceState | None = None
         self._changed = asyncio.Event()
+        self._newer = asyncio.Event()
+        """Since the last state that was looked at; `_changed`: since the last that was taken to be compiled."""
+        self._forced = False
+        """The next compile is due to a database, whatever the resources say."""
         self._last = _Last()
 
     async def snapshots(self) -> AsyncIterator[Published]:
@@ -147,12 +156,14 @@ class ControlLoop:
                     continue
                 state = self._state
                 assert state is not None
+                self._newer.clear()
                 async for published in self._compiled(state):
                     if not published.says_the_same(self._last.published):
-                        self._tell(published)
-                        self._last.published = published
+                        before, self._last.published = self._last.published, published
+                        self._tell(published, before)
                         yield published
-                        await asyncio.to_thread(write_status, self._data, published)
+                        if not published.tells_the_same(before):
+                            await asyncio.to_thread(write_status, self._data, published)
         finally:
             reader.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -165,6 +176,7 @@ class ControlLoop:
                 async for state in self._source.states():
                     self._state = state
                     self._changed.set()
+                    self._newer.set()
             except Exception as error:
                 self._observe(observation(Event.COMPILE_FAILED, error=type(error).__name__))
             await asyncio.sleep(1)
@@ -176,10 +188,12 @@ class ControlLoop:
         wait_s = min(RETRY_S[0] * 2 ** min(last.failures, 8), RETRY_S[1]) if away else CATALOG_S
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), None if self._state is None else wait_s)
+        self._forced = False
         if self._changed.is_set():
             self._changed.clear()
             last.failures = 0
             return True
+        self._forced = True
         if away:
             last.failures += 1
             return True
@@ -192,25 +206,36 @@ class ControlLoop:
             return False
 
     async def _compiled(self, state: ResourceState) -> AsyncIterator[Published]:
-        """A snapshot of this state; before it, if that takes long, one without what the state takes away."""
+        """A snapshot of this state; before it, if that takes long, one without what this state or a later one takes away."""
         last = self._last
         began = time.monotonic()
-        chosen = choose(state, self._wanted, last.served, last.store)
+        chosen, spec, refused = await asyncio.to_thread(self._specified, state)
         findings = state.findings + chosen.findings
-        spec = await asyncio.to_thread(specified, state, chosen, self._secrets)
         if spec is None or chosen.api is None:
             yield self._nothing(state, findings)
+            return
+        if (moved := self._moved(spec, refused, state, findings)) is not None:
+            yield moved
             return
         compiling = asyncio.create_task(asyncio.to_thread(self._compiler.compile, spec, self._version()))
         await asyncio.wait({compiling}, timeout=PATIENCE_S)
         if not compiling.done() and (less := self._less(spec, state, findings)) is not None:
             yield less
+        newest: ApiSpec | None = spec
+        while not compiling.done():
+            if (later := await self._later(compiling)) is None:
+                continue
+            newest = later[2]
+            told = later[0].findings + later[1].findings
+            taken = self._nothing(later[0], told) if newest is None else self._less(newest, later[0], told)
+            if taken is not None:
+                yield taken
         try:
-            compiled: Compiled = await compiling
+            compiled: Compiled = compiling.result()
         except Exception as error:
             last.failures += 1
             self._observe(observation(Event.COMPILE_FAILED, error=type(error).__name__))
-            if (less := self._less(spec, state, findings)) is not None:
+            if newest is not None and (less := self._less(newest, state, findings)) is not None:
                 yield less
             return
         last.spec, last.served, last.store = spec, chosen.api.ref, chosen.store
@@ -218,9 +243,46 @@ class ControlLoop:
             last.failures = 0
         # A snapshot that only takes away was numbered later than this compile began.
         snapshot = compiled.assembled.snapshot.model_copy(update={"version": self._version()})
+        last.whole, last.refusals = snapshot.version, compiled.refusals
+        if newest is None:
+            return  # The API is gone, which is told already.
+        if newest is not spec:
+            # What a later state takes away must not come back until that state is compiled.
+            snapshot, last.whole = narrowed(snapshot, spec, newest, snapshot.version), 0
         took_ms = round((time.monotonic() - began) * 1000)
-        refusals = compiled.refusals + keys_of(state, chosen.api)[1]
-        yield Published(snapshot, state, refusals, findings, compiled.warnings, compiled.unreachable, took_ms)
+        yield Published(snapshot, state, compiled.refusals + refused, findings, compiled.warnings, compiled.unreachable, took_ms)
+
+    def _specified(self, state: ResourceState) -> tuple[Chosen, ApiSpec | None, tuple[RefusedUnit, ...]]:
+        """What is chosen of a state, what is to be compiled of it, and its refused keys."""
+        chosen = choose(state, self._wanted, self._last.served, self._last.store)
+        refused = keys_of(state, chosen.api)[1] if chosen.api is not None else ()
+        return chosen, specified(state, chosen, self._secrets), refused
+
+    async def _later(self, compiling: "asyncio.Task[Compiled]") -> tuple[ResourceState, Chosen, ApiSpec | None] | None:
+        """Waits for the compile, or for a state that comes meanwhile and what it says; it stays due."""
+        newer = asyncio.create_task(self._newer.wait())
+        await asyncio.wait({compiling, newer}, return_when=asyncio.FIRST_COMPLETED)
+        newer.cancel()
+        state = self._state
+        if not self._newer.is_set() or state is None:
+            return None
+        self._newer.clear()
+        chosen, spec, _ = await asyncio.to_thread(self._specified, state)
+        return state, chosen, spec
+
+    def _moved(
+        self, spec: ApiSpec, refused: tuple[RefusedUnit, ...], state: ResourceState, findings: tuple[Located, ...]
+    ) -> Published | None:
+        """What is served already, when it says all that this state does: only what was seen is newer. None: it must be compiled."""
+        last, published = self._last, self._last.published
+        if self._forced or last.spec is None or published is None or published.snapshot is None or published.unreachable:
+            return None
+        if published.snapshot.version != last.whole or published.state.secrets != state.secrets:
+            return None
+        if replace(spec, sources=()) != replace(last.spec, sources=()):
+            return None
+        snapshot = published.snapshot.model_copy(update={"sources": spec.sources})
+        return replace(published, snapshot=snapshot, state=state, refusals=last.refusals + refused, findings=findings)
 
     def _less(self, spec: ApiSpec, state: ResourceState, findings: tuple[Located, ...]) -> Published | None:
         """What was served last, without what the new resources take away."""
@@ -242,8 +304,7 @@ class ControlLoop:
         self._last.version = max(self._clock_us(), self._last.version + 1)
         return self._last.version
 
-    def _tell(self, published: Published) -> None:
-        before = self._last.published
+    def _tell(self, published: Published, before: Published | None) -> None:
         stale = published.findings[0] if published.findings else None
         if stale is not None and (before is None or before.findings != published.findings):
             self._observe(observation(Event.SOURCE_STALE, reason=stale.finding.message, file=stale.file, line=stale.line))

@@ -2,14 +2,15 @@
 
 IO: the socket `DIR/run/dataplane.sock`. A snapshot goes out when it changes, at every reconnect, and when `GET /plans` (every 500 ms)
 shows another version. One that was refused with 4xx is not sent again until it changes or the data plane comes back; anything else
-that fails is tried again with back-off. The end of the connection is noticed at once.
+that fails is tried again with back-off. The end of the connection is noticed at once. Behind each snapshot, and whenever it alone changes,
+goes its report (`PUT /sources`): of a large API that is a thousandth of the bytes, and nothing is swapped for it.
 """
 
 import asyncio
 import json
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace_gateway.errors import DataPlaneGone
@@ -30,6 +31,15 @@ class PushStatus:
     acknowledged: int = 0
     refused: int | None = None
     refused_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A snapshot: its version, its bytes, and those of its report (empty: none)."""
+
+    version: int
+    body: bytes
+    report: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +81,12 @@ class PlansConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
-    async def exchange(self, method: str, body: bytes = b"") -> Answer:
-        """Sends one request to `/plans` and reads its answer."""
+    async def exchange(self, method: str, body: bytes = b"", path: str = "/plans") -> Answer:
+        """Sends one request and reads its answer."""
         if self.closed.is_set() or self._transport is None:
             raise DataPlaneGone("The data plane closed its socket.")
         self._data.clear()
-        head = f"{method} /plans HTTP/1.1\r\nHost: localhost\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n"
         if method == "PUT":
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         self._transport.write(head.encode() + b"\r\n")
@@ -132,7 +142,7 @@ class Pusher:
     def __init__(self, socket: Path, observe: Observer) -> None:
         self._socket = socket
         self._observe = observe
-        self._offer: tuple[int, bytes] | None = None
+        self._offer: Offer | None = None
         self._changed = asyncio.Event()
         self._status = PushStatus()
         self._moved = asyncio.Condition()
@@ -142,10 +152,16 @@ class Pusher:
         """What is known now."""
         return self._status
 
-    def offer(self, version: int, body: bytes) -> None:
-        """The snapshot to be served from now on: its version and its bytes, built once."""
-        self._offer = (version, body)
+    def offer(self, version: int, body: bytes, report: bytes = b"") -> None:
+        """The snapshot to be served from now on: its version, its bytes, built once, and its report."""
+        self._offer = Offer(version, body, report)
         self._changed.set()
+
+    def report(self, version: int, report: bytes) -> None:
+        """Another report of the snapshot that was offered last; of any other it comes too late."""
+        if self._offer is not None and self._offer.version == version:
+            self._offer = replace(self._offer, report=report)
+            self._changed.set()
 
     async def acknowledged(self, version: int) -> None:
         """Returns when the data plane serves this version (or a later one)."""
@@ -194,16 +210,21 @@ class Pusher:
     async def _serve(self, connection: PlansConnection) -> None:
         """Until the connection ends (DataPlaneGone)."""
         refused: int | None = None
+        reported: tuple[int, bytes] | None = None
         closed = asyncio.ensure_future(connection.closed.wait())
         try:
             while True:
                 self._changed.clear()
                 offer = self._offer
                 version = served_version(await connection.exchange("GET"))
-                if offer is not None and version != offer[0] and refused != offer[0]:
-                    refused = await self._push(connection, *offer)
+                if offer is not None and version != offer.version and refused != offer.version:
+                    refused = await self._push(connection, offer.version, offer.body)
+                    reported = None
                 elif version != self._status.acknowledged:
                     await self._set(PushStatus(True, version, self._status.refused, self._status.refused_status))
+                due = offer is not None and offer.report and self._status.acknowledged == offer.version
+                if offer is not None and due and reported != (offer.version, offer.report):
+                    reported = await self._report(connection, offer)
                 changed = asyncio.ensure_future(self._changed.wait())
                 try:
                     await asyncio.wait((closed, changed), timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -213,6 +234,16 @@ class Pusher:
                     raise DataPlaneGone("The data plane closed its socket.")
         finally:
             closed.cancel()
+
+    async def _report(self, connection: PlansConnection, offer: Offer) -> tuple[int, bytes] | None:
+        """Sends it; gives what need not be sent again. 409: the snapshot is not whole there, so that it is sent again, whole."""
+        answer = await connection.exchange("PUT", offer.report, "/sources")
+        if answer.status == 409:
+            await self._push(connection, offer.version, offer.body)
+            return None
+        if answer.status != 200:
+            self._observe(observation(Event.PLANS_REFUSED, version=offer.version, status=answer.status))
+        return offer.version, offer.report
 
     async def _push(self, connection: PlansConnection, version: int, body: bytes) -> int | None:
         """Sends it; gives the version when the data plane refuses it for good."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 from tailrace_contract.plan import Snapshot
+from tailrace_contract.report import MESSAGE_LENGTH, REFUSED_SHOWN, GatewayReport, QueriesReport, RefusedReport, Report
 
 from tailrace_gateway.compile.refusal import RefusedUnit
 from tailrace_gateway.resources.private import write_private
@@ -29,6 +30,13 @@ class Published:
     unreachable: tuple[str, ...] = ()
     duration_ms: int = 0
 
+    def tells_the_same(self, other: "Published | None") -> bool:
+        """Whether a reader of the status file would see no difference: only sources moved."""
+        if other is None or self.snapshot is None or other.snapshot is None or self.snapshot.version != other.snapshot.version:
+            return False
+        mine, theirs = (replace(each, snapshot=None, state=self.state, duration_ms=0) for each in (self, other))
+        return mine == theirs and self.state.held.keys() == other.state.held.keys()
+
     def says_the_same(self, other: "Published | None") -> bool:
         """Whether nothing but the version, the time it took and places in files differs."""
         if other is None or (self.snapshot is None) != (other.snapshot is None):
@@ -37,6 +45,22 @@ class Published:
         if mine != theirs or self.snapshot is None or other.snapshot is None:
             return mine == theirs
         return self.snapshot == other.snapshot.model_copy(update={"version": self.snapshot.version})
+
+
+def report(published: Published) -> Report | None:
+    """What the operator is to know of it; None without a snapshot."""
+    snapshot = published.snapshot
+    if snapshot is None:
+        return None
+    units = [unit for unit in published.refusals if unit.unit in ("query", "grant")]
+    refused = {unit.name for unit in units}
+    shown = [
+        RefusedReport(name=unit.name, role=unit.role, code=unit.code, message=unit.hint[:MESSAGE_LENGTH]) for unit in units[:REFUSED_SHOWN]
+    ]
+    names = {query.name for query in snapshot.queries}
+    queries = QueriesReport(total=len(names | refused), served=len(names - refused), refused=tuple(shown))
+    gateway = GatewayReport(queries=queries, keys=len({key.id for key in snapshot.keys}), stale=bool(published.findings))
+    return Report(version=snapshot.version, sources=snapshot.sources, gateway=gateway)
 
 
 def status_file(data: Path) -> Path:

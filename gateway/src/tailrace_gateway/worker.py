@@ -19,6 +19,7 @@ from typing import Any
 from prometheus_client import disable_created_metrics, make_asgi_app
 from pydantic import ValidationError
 from tailrace_contract.plan import SNAPSHOT_LIMIT_BYTES, Snapshot
+from tailrace_contract.report import Report
 
 from tailrace_gateway.app import create_app
 from tailrace_gateway.compile.compiler import Compiler
@@ -39,6 +40,7 @@ from tailrace_gateway.runs.recorder import EmbeddedRecorder
 from tailrace_gateway.secret import read_or_make_secret
 from tailrace_gateway.serve.serving import Serving
 from tailrace_gateway.serve.tables import Tables
+from tailrace_gateway.served import report
 from tailrace_gateway.settings import Settings, parse_settings
 
 DRAIN_S = 30
@@ -52,10 +54,11 @@ BESIDE_DATA_PLANE = 10
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """A snapshot to be served, and how many units it refuses."""
+    """A snapshot to be served, how many units it refuses, and its report."""
 
     snapshot: Snapshot
     refused: int = 0
+    report: Report | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ async def snapshots_of_files(settings: Settings, observe: Observer) -> AsyncIter
     loop = ControlLoop(source, Compiler(), settings.data, observe, wanted=settings.api)
     async for published in loop.snapshots():
         if published.snapshot is not None:
-            yield Offered(published.snapshot, len(published.refusals))
+            yield Offered(published.snapshot, len(published.refusals), report(published))
 
 
 async def snapshots_of_kubernetes(settings: Settings, observe: Observer, metrics: Metrics) -> AsyncIterator[Offered]:
@@ -109,7 +112,7 @@ async def snapshots_of_kubernetes(settings: Settings, observe: Observer, metrics
     try:
         async for published in loop.snapshots():
             if published.snapshot is not None:
-                yield Offered(published.snapshot, len(published.refusals))
+                yield Offered(published.snapshot, len(published.refusals), report(published))
     finally:
         await server.close()
 
@@ -125,6 +128,7 @@ class Worker:
         self.recorder = EmbeddedRecorder(store_file(settings.data), observe, alone=settings.alone)
         self.serving = Serving(self.recorder, observe)
         self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe)
+        self._offered: int | None = None
 
     async def follow(self) -> None:
         """Applies one snapshot after the other, for ever."""
@@ -141,15 +145,22 @@ class Worker:
     async def apply(self, offered: Offered) -> None:
         """Offers the bytes (made once) to the data plane, then builds the tables off the event loop and swaps them in.
 
-        The data plane comes first: a key that is taken away is gone there as soon as can be.
+        The data plane comes first: a key that is taken away is gone there as soon as can be. A version that was offered already has only another
+        report.
         """
         began = time.monotonic()
         snapshot = offered.snapshot
+        told = offered.report.to_json() if offered.report is not None else b""
+        if snapshot.version == self._offered and offered.report is not None:
+            if self.pusher is not None:
+                self.pusher.report(snapshot.version, told)
+            return
+        self._offered = snapshot.version
         size = 0
         if self.pusher is not None:
             body = await asyncio.to_thread(snapshot.to_json)
             size = len(body)
-            self.pusher.offer(snapshot.version, body)
+            self.pusher.offer(snapshot.version, body, told)
         try:
             tables = await asyncio.to_thread(Tables, snapshot, self.secret)
         except SnapshotRefused as refused:

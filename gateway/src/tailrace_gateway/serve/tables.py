@@ -92,7 +92,6 @@ class Tables:
         _unique("connection", (connection.name for connection in snapshot.connections))
         _unique("query", (query.name for query in snapshot.queries))
         _unique("role", (role.name for role in snapshot.roles))
-        _unique("key", (key.id for key in snapshot.keys))
         self.queries = tuple(_query(n, plan, snapshot.connections) for n, plan in enumerate(snapshot.queries))
         if secret is None and any(query.plan.page for query in self.queries):
             raise SnapshotRefused("The gateway's secret cannot be read, and cursors need it.")
