@@ -15,7 +15,7 @@ tailrace-dataplane spool-status --data DIR    what the run spool of DIR holds, a
   --secret FILE       the gateway's own secret (DIR/gateway-secret)
   --threads N         serving threads (one a core)
   --lame-duck TIME    accept on for so long after SIGTERM (15s)
-  --drain-grace TIME  then wait at most so long for calls under way (30s)
+  --drain-grace TIME  then wait at most so long for calls under way and for their runs to be in the store (30s)
   --version           print the version
 ";
 

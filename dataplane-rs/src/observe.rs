@@ -206,6 +206,8 @@ observations! {
         /// How long it didn't.
         failing_ms: number
     };
+    /// The snapshot names another run store. Runs go to the one of the first snapshot until this process is started anew.
+    StoreChanged => "store_changed", Warning {};
     /// SIGTERM: the lame duck begins.
     Draining => "draining", Info {
         /// How long new connections are still taken.

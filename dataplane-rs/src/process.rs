@@ -16,13 +16,14 @@ use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
 /// Connections that wait to be accepted on each thread.
 const BACKLOG: i32 = 1024;
 
-/// At the end, for runs that are not in the store yet.
+/// Of `--drain-grace`, what calls under way leave for runs that are not in the store yet: so much, or a third of it if that is less.
+/// When calls end earlier, runs have all that is left.
 const SHIP_GRACE: Duration = Duration::from_secs(5);
 
 /// Why the process can't start.
@@ -102,7 +103,7 @@ pub async fn run(
     let listen = listeners.first().map_or(Ok(config.listen), std::net::TcpListener::local_addr)?;
     let addresses = Started { listen, admin: admin.local_addr()? };
 
-    let shipper = Shipper::start(spool.clone(), config.data.join("runs.sqlite"), observer.clone(), ShipSettings::default())?;
+    let shipper = Shipper::start(spool.clone(), observer.clone(), ShipSettings::default())?;
     let store = Arc::new(Store::new(config.threads));
     let (phase, phases) = watch::channel(Phase::Serving);
     let mut threads = Vec::new();
@@ -127,7 +128,11 @@ pub async fn run(
     let pusher = Arc::new(Pusher::new(&config.secret, store.clone(), spool.clone(), observer.clone()));
     let pushes = tokio::spawn(socket::serve(plans, pusher));
     let probes = tokio::spawn(admin::serve(admin, observer.clone()));
-    let conductor = tokio::spawn(shutdown::conduct(phase, signal, config.lame_duck, config.drain_grace));
+    let ship_grace = SHIP_GRACE.min(config.drain_grace / 3);
+    let call_grace = config.drain_grace - ship_grace;
+    let conductor = tokio::spawn(shutdown::conduct(phase, signal, config.lame_duck, call_grace));
+    let draining = tokio::spawn(since(phases.clone(), Phase::Draining));
+    let ended = phases.clone();
     let duck = tokio::spawn(announce(phases, observer.clone(), config.lame_duck));
     observer.report(&Observation::Listening { port: addresses.listen.port().into() });
     let _nobody_asked = started.send(addresses);
@@ -136,14 +141,25 @@ pub async fn run(
     for thread in threads {
         drained.calls_cut += thread.await.map_err(|_| io::Error::other("a serving thread has ended"))??;
     }
+    let began = draining.await.unwrap_or_else(|_| Instant::now());
+    let grace = config.drain_grace.saturating_sub(began.elapsed());
+    // A signal more asks to hurry: then nobody waits long for a store that is down.
+    let hurried = move || *ended.borrow() == Phase::Over && began.elapsed() < call_grace;
+    // What is not shipped within this stays in the spool, for the next process on this directory. `/status` and `/metrics` go on
+    // telling how much that is.
+    let left = tokio::task::spawn_blocking(move || shipper.drain_or(grace, hurried)).await.unwrap_or_default();
     for task in [pushes, probes, conductor, duck] {
         task.abort();
     }
-    // The grace is for calls; runs that are not shipped within this stay in the spool, for the next process on this directory.
-    let left = tokio::task::spawn_blocking(move || shipper.drain(SHIP_GRACE)).await.unwrap_or_default();
     drained.runs_left = left.runs;
     observer.report(&Observation::Drained { calls_cut: drained.calls_cut, runs_left: drained.runs_left });
     Ok(drained)
+}
+
+/// When a phase begins.
+async fn since(mut phases: watch::Receiver<Phase>, phase: Phase) -> Instant {
+    let _or_nobody_conducts_any_more = phases.wait_for(|now| *now >= phase).await;
+    Instant::now()
 }
 
 /// Says when the lame duck begins; `/readyz` follows.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tailrace_dataplane::observe::Observer;
 use tailrace_dataplane::plan::snapshot::{Durability, OnFull};
 use tailrace_dataplane::runs::ship::{ShipSettings, Shipper};
-use tailrace_dataplane::runs::{Client, Names, Recorder, Run, Spool};
+use tailrace_dataplane::runs::{Client, Destination, Names, Recorder, Run, Spool};
 
 const DIR: &str = "TAILRACE_TEST_DIR";
 
@@ -38,7 +38,8 @@ fn append(recorder: &mut Recorder, names: &Arc<Names>, count: u64) {
 
 fn ship(data: &Path, spool: &Arc<Spool>) -> Shipper {
     let settings = ShipSettings { interval: Duration::from_millis(5), ..ShipSettings::default() };
-    Shipper::start(spool.clone(), data.join("runs.sqlite"), Observer::silent(), settings).unwrap()
+    assert!(spool.ship_to(Destination::Embedded(data.join("runs.sqlite"))));
+    Shipper::start(spool.clone(), Observer::silent(), settings).unwrap()
 }
 
 fn stored(data: &Path) -> (i64, i64, i64) {

@@ -1,8 +1,8 @@
 """One run: the record of one call, as the spool, the store and the API show it (docs/runs.md).
 
 A run id is (epoch, sequence). Text form: 16 hex digits of the epoch, `-`, 12 hex digits of the sequence (29 characters).
-An epoch is drawn by each serving thread at its start: 41 bits of ms since 1970 and 20 random bits, so it fits a signed 64-bit
-integer. Sequences of an epoch begin at 1 and have no gaps: count() = max(sequence) proves that nothing is missing.
+An epoch is drawn by each serving thread at its start: 63 random bits, so that it fits a signed 64-bit integer and no two pods draw
+the same, whatever their clocks say. Sequences of an epoch begin at 1 and have no gaps: count() = max(sequence) proves that nothing is missing.
 """
 
 from dataclasses import dataclass
@@ -140,3 +140,29 @@ PRAGMA user_version = {STORE_VERSION};
 position in their enum. The index is by time: its end is one page,
 whatever the number of keys; the columns behind it let a reader walk past other keys' runs without touching them. `open_runs` holds what began and has not ended; it moves to `runs` when it ends, as `aborted` if its
 process died. `cursors` says how far the spool's segments of an epoch are in `runs`, in the same transaction as the runs."""
+
+
+POSTGRES_STORE_VERSION = 1
+"""`tailrace.store.version`. A store of another version is refused, never changed."""
+
+_POSTGRES_COLUMNS = """
+    epoch bigint NOT NULL, seq bigint NOT NULL, time timestamptz NOT NULL,
+    duration_us bigint NOT NULL, queue_us bigint NOT NULL, database_us bigint NOT NULL, rows bigint NOT NULL, bytes bigint NOT NULL,
+    batch integer NOT NULL, status smallint NOT NULL,
+    query text NOT NULL, query_version text NOT NULL, key text NOT NULL, connection text NOT NULL, code text NOT NULL,
+    client text NOT NULL, served_by text NOT NULL, trace bytea, params text,
+    PRIMARY KEY (epoch, seq)"""
+
+POSTGRES_STORE_DDL = f"""
+SELECT pg_catalog.pg_advisory_xact_lock(7809644627822346613);
+CREATE SCHEMA IF NOT EXISTS tailrace;
+CREATE TABLE IF NOT EXISTS tailrace.store (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL);
+CREATE TABLE IF NOT EXISTS tailrace.runs ({_POSTGRES_COLUMNS});
+CREATE INDEX IF NOT EXISTS runs_by_key ON tailrace.runs (key, time);
+CREATE INDEX IF NOT EXISTS runs_by_time ON tailrace.runs (time);
+CREATE TABLE IF NOT EXISTS tailrace.open_runs ({_POSTGRES_COLUMNS});
+INSERT INTO tailrace.store (version) VALUES ({POSTGRES_STORE_VERSION}) ON CONFLICT DO NOTHING;
+"""  # noqa: S608
+"""The PostgreSQL store, to be run in one transaction; changes nothing where it has been made. The lock lets pods that start together make it
+once. One column for each field of a run, names as text; client and served_by are the words of their enum. `open_runs` as in the embedded
+store. There are no cursors: (epoch, seq) is unique, so whoever isn't sure whether rows arrived sends them again."""

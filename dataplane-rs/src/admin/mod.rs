@@ -2,6 +2,7 @@
 //! no keys, and nothing on it that needs one. May reject: other paths (404), other methods (405), slow or idle peers.
 //! IO: the listener it is given; never a database.
 use crate::observe::{Observer, prometheus, timestamp};
+use crate::runs::spool::EpochStatus;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE};
@@ -111,6 +112,8 @@ pub fn status(observer: &Observer, now: SystemTime) -> serde_json::Value {
             "queries": s.queries, "refused": s.refused, "keys": s.keys, "sources": &*s.sources,
         })
     });
+    let epoch = |e: &EpochStatus| serde_json::json!({"epoch": format!("{:016x}", e.epoch), "recorded": e.recorded, "stored": e.stored});
+    let epochs: Vec<_> = spool.epochs.iter().map(epoch).collect();
     serde_json::json!({
         "version": env!("CARGO_PKG_VERSION"),
         "started": timestamp(observer.started()),
@@ -125,7 +128,7 @@ pub fn status(observer: &Observer, now: SystemTime) -> serde_json::Value {
         },
         "runs": {
             "shipped": ship.shipped.load(Relaxed), "waiting": ship.waiting.load(Relaxed),
-            "aborted": ship.aborted.load(Relaxed), "failing": ship.failing.load(Relaxed),
+            "aborted": ship.aborted.load(Relaxed), "failing": ship.failing.load(Relaxed), "epochs": epochs,
         },
     })
 }

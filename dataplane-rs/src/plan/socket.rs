@@ -4,11 +4,11 @@
 //! another snapshot than the one in force (409).
 //! IO: the socket, the file of `--secret`.
 use super::report::{self, Report};
-use super::snapshot::{LIMIT_BYTES, Snapshot};
+use super::snapshot::{LIMIT_BYTES, RunStorePlan, Snapshot};
 use super::store::Store;
 use super::tables::{Invalid, Tables};
 use crate::observe::{Observation, Observer};
-use crate::runs::Spool;
+use crate::runs::{Destination, Spool};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -89,6 +89,13 @@ impl Pusher {
         let (snapshot, tables) = tokio::task::spawn_blocking(compile).await.map_err(|_| PushError::Interrupted)??;
         let api = &snapshot.api;
         self.spool.configure(api.spool_size_bytes, api.on_full, api.durability);
+        let destination = match &api.run_store {
+            RunStorePlan::Embedded {} => self.spool.beside(),
+            RunStorePlan::Postgres { url_file } => Destination::Postgres(url_file.into()),
+        };
+        if !self.spool.ship_to(destination) {
+            self.observer.report(&Observation::StoreChanged {});
+        }
         self.store.publish(Arc::new(tables)).await?;
         self.observer.snapshot_applied(&snapshot);
         let (queries, keys) = (snapshot.queries.len() as u64, snapshot.keys.len() as u64);

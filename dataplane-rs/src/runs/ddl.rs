@@ -28,3 +28,30 @@ CREATE TABLE IF NOT EXISTS open_runs (
 CREATE TABLE IF NOT EXISTS cursors (epoch INTEGER PRIMARY KEY, segment INTEGER NOT NULL, position INTEGER NOT NULL);
 PRAGMA user_version = 1;
 ";
+
+/// `tailrace.store.version` of the PostgreSQL store.
+pub const POSTGRES_STORE_VERSION: i64 = 1;
+
+/// Tables of the PostgreSQL store, for one transaction.
+pub const POSTGRES_STORE_DDL: &str = r"
+SELECT pg_catalog.pg_advisory_xact_lock(7809644627822346613);
+CREATE SCHEMA IF NOT EXISTS tailrace;
+CREATE TABLE IF NOT EXISTS tailrace.store (only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL);
+CREATE TABLE IF NOT EXISTS tailrace.runs (
+    epoch bigint NOT NULL, seq bigint NOT NULL, time timestamptz NOT NULL,
+    duration_us bigint NOT NULL, queue_us bigint NOT NULL, database_us bigint NOT NULL, rows bigint NOT NULL, bytes bigint NOT NULL,
+    batch integer NOT NULL, status smallint NOT NULL,
+    query text NOT NULL, query_version text NOT NULL, key text NOT NULL, connection text NOT NULL, code text NOT NULL,
+    client text NOT NULL, served_by text NOT NULL, trace bytea, params text,
+    PRIMARY KEY (epoch, seq));
+CREATE INDEX IF NOT EXISTS runs_by_key ON tailrace.runs (key, time);
+CREATE INDEX IF NOT EXISTS runs_by_time ON tailrace.runs (time);
+CREATE TABLE IF NOT EXISTS tailrace.open_runs (
+    epoch bigint NOT NULL, seq bigint NOT NULL, time timestamptz NOT NULL,
+    duration_us bigint NOT NULL, queue_us bigint NOT NULL, database_us bigint NOT NULL, rows bigint NOT NULL, bytes bigint NOT NULL,
+    batch integer NOT NULL, status smallint NOT NULL,
+    query text NOT NULL, query_version text NOT NULL, key text NOT NULL, connection text NOT NULL, code text NOT NULL,
+    client text NOT NULL, served_by text NOT NULL, trace bytea, params text,
+    PRIMARY KEY (epoch, seq));
+INSERT INTO tailrace.store (version) VALUES (1) ON CONFLICT DO NOTHING;
+";

@@ -76,6 +76,16 @@ pub fn status(data: &Path) -> io::Result<Value> {
     Ok(json!({"segments": segments, "bytes": bytes, "unreadable": unreadable, "torn": torn, "epochs": epochs}))
 }
 
+/// Runs that begin in a segment; 0 when it can't be read.
+pub(super) fn runs(path: &Path) -> u64 {
+    let Ok(content) = fs::read(path) else { return 0 };
+    let mut ranges = Ranges::default();
+    if let Ok(header) = Header::decode(&content) {
+        read(&content, &header, &mut ranges);
+    }
+    ranges.joined().iter().map(|[first, last]| last - first + 1).sum()
+}
+
 /// Adds the runs of a segment; false when it ends with what is no block.
 fn read(content: &[u8], header: &Header, ranges: &mut Ranges) -> bool {
     let mut at = HEADER;

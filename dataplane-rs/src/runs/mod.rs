@@ -1,24 +1,32 @@
 //! Runs: every call recorded before its answer leaves. A thread's `Recorder` appends records of one turn and commits them with
 //! one write(2) to its spool segment; a shipper thread carries segments to the store and frees them.
 //!
-//! `layout` is the form of a segment (pure), `record` the thread-owned writer, `spool` the directory that all share,
-//! `ship` the way to the store.
+//! `layout` is the form of a segment (pure), `record` the thread-owned writer, `spool` the directory that all share.
+//! `ship` is the way to the store: `replay` of what earlier processes left, then `progress` of each live recorder, in transactions
+//! (`batch`) on a `store`, which is `embedded` (SQLite) or `postgres` (its rows: `copy`).
+pub mod batch;
+mod copy;
 #[rustfmt::skip]
 pub mod ddl;
+pub mod embedded;
 pub mod inspect;
 pub mod layout;
+pub mod postgres;
+mod progress;
 pub mod record;
+mod replay;
 pub mod ship;
 pub mod spool;
 pub mod store;
 
 pub use record::{Client, Close, Forwarded, Names, Open, QueryNames, Recorder, Run, ServedBy};
 pub use spool::{Spool, SpoolError};
+pub use store::Destination;
 
 /// (epoch, sequence); sequences of an epoch begin at 1 and have no gaps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RunId {
-    /// Drawn by each serving thread at its start.
+    /// Drawn at random by each serving thread at its start.
     pub epoch: u64,
     /// Counts up by one with each record.
     pub sequence: u64,

@@ -1,24 +1,25 @@
 //! The shipper: one thread that carries committed blocks, in order and also out of live segments, into the store, and frees what
-//! is there. A cursor moves in the same transaction as the runs, so a replay is exact at whatever instant a process dies.
-//! Nothing waits for it: when the store takes nothing, the spool grows, and the shipper tries again with back-off.
-//! May reject: nothing; a file that is no segment is renamed to `.bad` and reported. IO: the spool's files, the store.
-use super::layout::{self, HEADER, Header};
-use super::spool::{Feed, Segment, Spool, lock};
-use super::store::{Batch, Cursor, SegmentNames, Store, StoreError};
+//! is there. What the store has of an epoch it has whole, and inserting it again changes nothing, so a replay is exact at whatever
+//! instant a process dies, on either side. Nothing waits for it: when the store takes nothing, the spool grows, and the shipper
+//! tries again with back-off. Which store it is, the first snapshot says.
+//! May reject: nothing. IO: the spool's files, the store.
+use super::batch::Batch;
+use super::inspect;
+use super::progress::Progress;
+use super::spool::{Spool, lock};
+use super::store::{Cursor, Ended, Store, StoreError};
 use crate::observe::{Observation, Observer};
-use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Bytes read at once; larger than any block.
-const CHUNK: usize = 1 << 20;
 /// Back-off while the store takes nothing.
 const RETRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What a drain still takes when it is asked to hurry.
+const HURRY: Duration = Duration::from_secs(1);
 
 /// Instants at which a test may stop the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,7 +66,8 @@ impl std::fmt::Debug for ShipSettings {
 /// What a drain could not ship.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
-    /// Runs in the spool that the store lacks. They are shipped by the next process on this directory.
+    /// Runs in the spool that the store lacks, or may lack if an earlier process left them. The next process on this directory ships
+    /// them.
     pub runs: u64,
     /// Segments on the disk.
     pub segments: u64,
@@ -73,16 +75,19 @@ pub struct Left {
 
 /// Why a round ended early.
 #[derive(Debug, thiserror::Error)]
-enum ShipError {
+pub(super) enum ShipError {
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the spool: {0}")]
     Spool(#[from] io::Error),
 }
 
-impl From<rusqlite::Error> for ShipError {
-    fn from(error: rusqlite::Error) -> Self {
-        Self::Store(error.into())
+impl ShipError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Store(error) => error.reason(),
+            Self::Spool(error) => io_reason(error),
+        }
     }
 }
 
@@ -95,38 +100,63 @@ pub struct Shipper {
 }
 
 impl Shipper {
-    /// Starts the thread. `store` is the embedded store's file.
-    pub fn start(spool: Arc<Spool>, store: PathBuf, observer: Arc<Observer>, settings: ShipSettings) -> io::Result<Self> {
+    /// Starts the thread, which ships nothing until the spool is told where to (`Spool::ship_to`).
+    pub fn start(spool: Arc<Spool>, observer: Arc<Observer>, settings: ShipSettings) -> io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let worker = Worker {
-            spool: spool.clone(),
-            path: store,
-            observer,
-            settings,
-            stop: stop.clone(),
-            store: None,
-            progress: Vec::new(),
-            replayed: false,
-            failing_since: None,
-            buffer: Vec::new(),
-            watched: Watched::default(),
-        };
-        let thread = thread::Builder::new().name("run-shipper".into()).spawn(move || worker.run())?;
+        let thread = thread::Builder::new().name("run-shipper".into()).spawn({
+            let (spool, stop) = (spool.clone(), stop.clone());
+            move || {
+                let mut watched = Watched::default();
+                let destination = loop {
+                    watched.look(&spool, &observer);
+                    match spool.destination() {
+                        _ if stop.load(Ordering::Acquire) => return,
+                        Some(destination) => break destination,
+                        None => thread::park_timeout(settings.interval),
+                    }
+                };
+                Worker {
+                    store: destination.store(),
+                    spool,
+                    observer,
+                    settings,
+                    stop,
+                    progress: Vec::new(),
+                    replayed: false,
+                    failing_since: None,
+                    buffer: Vec::new(),
+                    watched,
+                }
+                .run();
+            }
+        })?;
         Ok(Self { stop, spool, thread: Some(thread) })
     }
 
     /// Ships until nothing is left or `grace` is over. To be called after the last `Recorder` is gone.
-    pub fn drain(mut self, grace: Duration) -> Left {
-        let deadline = Instant::now() + grace;
+    pub fn drain(self, grace: Duration) -> Left {
+        self.drain_or(grace, || false)
+    }
+
+    /// `drain`; from when `hurried` says so, a second must be enough.
+    pub fn drain_or(mut self, grace: Duration, hurried: impl Fn() -> bool) -> Left {
+        let (mut deadline, mut hurry) = (Instant::now() + grace, false);
         let thread = self.thread.take();
         if let Some(thread) = &thread {
             thread.thread().unpark();
-            while !thread.is_finished() && !self.spool.is_drained() && Instant::now() < deadline {
+            let ships = self.spool.destination().is_some();
+            while ships && !thread.is_finished() && !self.spool.is_drained() && Instant::now() < deadline {
                 thread.thread().unpark();
                 thread::sleep(Duration::from_millis(2));
+                if !hurry && hurried() {
+                    hurry = true;
+                    deadline = deadline.min(Instant::now() + HURRY);
+                }
             }
         }
-        let left = Left { runs: self.spool.waiting(), segments: self.spool.status().segments };
+        // Not counted while we run: reading them takes about a second for each GiB.
+        let former: u64 = lock(&self.spool.leftovers).iter().map(|path| inspect::runs(path)).sum();
+        let left = Left { runs: self.spool.waiting() + former, segments: self.spool.status().segments };
         self.stop.store(true, Ordering::Release);
         if let Some(thread) = thread {
             thread.thread().unpark();
@@ -151,17 +181,6 @@ impl Drop for Shipper {
     }
 }
 
-/// How far a live feed is.
-struct Progress {
-    feed: Arc<Feed>,
-    cursor: Cursor,
-    names: SegmentNames,
-    /// Definitions before the cursor are known.
-    learned: bool,
-    /// Highest sequence in the store.
-    sequence: u64,
-}
-
 /// What has been said already.
 #[derive(Default)]
 struct Watched {
@@ -171,13 +190,12 @@ struct Watched {
     dropped: u64,
 }
 
-struct Worker {
-    spool: Arc<Spool>,
-    path: PathBuf,
-    observer: Arc<Observer>,
-    settings: ShipSettings,
+pub(super) struct Worker {
+    pub(super) spool: Arc<Spool>,
+    pub(super) store: Box<dyn Store>,
+    pub(super) observer: Arc<Observer>,
+    pub(super) settings: ShipSettings,
     stop: Arc<AtomicBool>,
-    store: Option<Store>,
     progress: Vec<Progress>,
     replayed: bool,
     failing_since: Option<Instant>,
@@ -189,8 +207,11 @@ impl Worker {
     fn run(mut self) {
         let mut wait = RETRY.0;
         while !self.stop.load(Ordering::Acquire) {
-            self.watch();
-            match self.round() {
+            self.watched.look(&self.spool, &self.observer);
+            let outcome = self.round();
+            // Also while the store takes nothing: then it matters.
+            self.observer.ship.waiting.store(self.spool.waiting(), Ordering::Relaxed);
+            match outcome {
                 Ok(more) => {
                     if let Some(since) = self.failing_since.take() {
                         let failing_ms = since.elapsed().as_millis() as u64;
@@ -206,15 +227,11 @@ impl Worker {
                     self.observer.ship.failures.fetch_add(1, Ordering::Relaxed);
                     self.observer.ship.failing.store(true, Ordering::Relaxed);
                     if self.failing_since.is_none() {
-                        let reason = match &error {
-                            ShipError::Store(error) => error.reason(),
-                            ShipError::Spool(error) => io_reason(error),
-                        };
-                        self.observer.report(&Observation::StoreFailing { reason });
+                        self.observer.report(&Observation::StoreFailing { reason: error.reason() });
                         self.failing_since = Some(Instant::now());
                     }
                     // What was rolled back is read again.
-                    self.store = None;
+                    self.store.reset();
                     self.progress.clear();
                     let jitter = 0.5 + rand::random::<f64>();
                     let until = Instant::now() + wait.mul_f64(jitter);
@@ -225,12 +242,10 @@ impl Worker {
                 }
             }
         }
-        if let Some(store) = &self.store {
-            store.checkpoint();
-        }
+        self.store.finish();
     }
 
-    fn hook(&self, step: Step) {
+    pub(super) fn hook(&self, step: Step) {
         if let Some(hook) = &self.settings.hook {
             hook(step);
         }
@@ -238,187 +253,101 @@ impl Worker {
 
     /// Ships what is there; whether there is more at once.
     fn round(&mut self) -> Result<bool, ShipError> {
-        let mut store = match self.store.take() {
-            Some(store) => store,
-            None => Store::open(&self.path)?,
-        };
         if !self.replayed {
-            self.replay(&mut store)?;
+            self.replay()?;
             self.replayed = true;
         }
-        let more = self.ship(&mut store)?;
-        self.store = Some(store);
-        Ok(more)
+        self.ship()
     }
 
-    /// Carries over what earlier processes left.
-    fn replay(&mut self, store: &mut Store) -> Result<(), ShipError> {
-        let leftovers = lock(&self.spool.leftovers).clone();
-        let (mut runs, mut segments) = (0, 0);
-        for path in leftovers {
-            if let Some(added) = self.replay_segment(store, &path)? {
-                runs += added;
-                segments += 1;
-            }
-            lock(&self.spool.leftovers).retain(|other| *other != path);
-        }
-        self.hook(Step::Replayed);
-        let mut batch = store.batch()?;
-        let aborted = batch.end_former_epochs()?;
-        batch.commit()?;
-        self.hook(Step::Aborted);
-        self.observer.ship.aborted.fetch_add(aborted, Ordering::Relaxed);
-        self.observer.ship.shipped.fetch_add(aborted, Ordering::Relaxed);
-        if segments > 0 || aborted > 0 {
-            self.observer.report(&Observation::SpoolReplayed { segments, runs, aborted });
-        }
-        Ok(())
-    }
-
-    /// One former segment, whole; frees it. How many runs the store lacked; None: it is no segment.
-    fn replay_segment(&self, store: &mut Store, path: &Path) -> Result<Option<u64>, ShipError> {
-        let bytes = match fs::read(path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.into()),
-        };
-        let size = bytes.len() as u64;
-        let header = match Header::decode(&bytes) {
-            Ok(header) => header,
-            // Died while it was made: there was nothing in it.
-            Err(_) if bytes.iter().all(|b| *b == 0) => {
-                fs::remove_file(path)?;
-                self.spool.freed(size);
-                return Ok(None);
-            }
-            Err(_) => {
-                self.set_aside(path, "header")?;
-                self.spool.freed(size);
-                return Ok(None);
-            }
-        };
-        let start = Cursor { segment: header.number, position: HEADER as u64 };
-        let cursor = store.cursor(header.epoch)?.filter(|c| c.segment >= header.number).unwrap_or(start);
-        let mut runs = 0;
-        if cursor.segment == header.number {
-            let (mut at, mut names, mut torn) = (HEADER, SegmentNames::default(), None);
-            let mut batch = store.batch()?;
-            self.hook(Step::Begun);
-            let mut open_bytes = 0;
-            loop {
-                let payload = match layout::block(bytes.get(at..).unwrap_or_default(), header.salt, at as u64) {
-                    Ok(Some(payload)) => payload,
-                    Ok(None) => break,
-                    Err(_) => {
-                        torn = Some(at as u64);
-                        break;
-                    }
-                };
-                if (at as u64) < cursor.position {
-                    batch.learn(payload, &mut names)?;
-                } else if !batch.insert(header.epoch, payload, &mut names, &mut 0)? {
-                    self.observer.report(&Observation::SegmentUnreadable { reason: "content" });
-                }
-                at += layout::BLOCK_HEAD + payload.len();
-                open_bytes += payload.len();
-                if open_bytes >= self.settings.batch_bytes {
-                    runs += self.commit(batch, &[(header.epoch, Cursor { segment: header.number, position: at as u64 })])?;
-                    batch = store.batch()?;
-                    self.hook(Step::Begun);
-                    open_bytes = 0;
-                }
-            }
-            let next = Cursor { segment: header.number, position: at as u64 };
-            runs += self.commit(batch, &[(header.epoch, next)])?;
-            if let Some(offset) = torn {
-                self.observer.report(&Observation::SegmentTorn { segment: header.number.into(), offset });
-            }
-        }
-        fs::remove_file(path)?;
-        self.spool.freed(size);
-        self.hook(Step::Freed);
-        Ok(Some(runs))
-    }
-
-    fn commit(&self, batch: Batch<'_>, cursors: &[(u64, Cursor)]) -> Result<u64, ShipError> {
-        self.hook(Step::Inserted);
+    /// Commits a transaction together with how far its epochs are; how many runs it brought.
+    pub(super) fn commit(
+        observer: &Observer,
+        settings: &ShipSettings,
+        mut batch: Batch<'_>,
+        cursors: &[(u64, Cursor)],
+    ) -> Result<u64, ShipError> {
+        let hook = |step| settings.hook.iter().for_each(|hook| hook(step));
+        batch.close()?;
+        hook(Step::Inserted);
         for (epoch, cursor) in cursors {
-            batch.set_cursor(*epoch, *cursor)?;
+            batch.set_cursor(*epoch, Some(*cursor))?;
         }
-        self.hook(Step::CursorSet);
+        hook(Step::CursorSet);
         let counts = batch.commit()?;
-        self.hook(Step::Committed);
-        self.observer.ship.shipped.fetch_add(counts.runs, Ordering::Relaxed);
-        self.observer.ship.newest_us.fetch_max(counts.newest_us, Ordering::Relaxed);
+        hook(Step::Committed);
+        observer.ship.shipped.fetch_add(counts.runs, Ordering::Relaxed);
+        observer.ship.newest_us.fetch_max(counts.newest_us, Ordering::Relaxed);
         Ok(counts.runs)
     }
 
-    fn set_aside(&self, path: &Path, reason: &'static str) -> io::Result<()> {
-        fs::rename(path, path.with_extension("bad"))?;
-        self.observer.report(&Observation::SegmentUnreadable { reason });
-        Ok(())
-    }
-
     /// One transaction over all live feeds, then frees what is done.
-    fn ship(&mut self, store: &mut Store) -> Result<bool, ShipError> {
-        self.meet_feeds(store)?;
-        let mut progress = std::mem::take(&mut self.progress);
-        let mut buffer = std::mem::take(&mut self.buffer);
+    fn ship(&mut self) -> Result<bool, ShipError> {
+        if self.store.forget_names() {
+            self.progress.clear();
+        }
+        self.meet_feeds()?;
         let mut left = self.settings.batch_bytes;
-        let mut moved = Vec::new();
-        if progress.iter().any(|p| p.has_news()) {
-            let mut batch = store.batch()?;
-            self.hook(Step::Begun);
-            for progress in &mut progress {
+        if self.progress.iter().any(|p| p.has_news()) {
+            let mut moved = Vec::new();
+            let mut batch = Batch::begin(&mut *self.store)?;
+            if let Some(hook) = &self.settings.hook {
+                hook(Step::Begun);
+            }
+            for progress in &mut self.progress {
                 let before = progress.cursor;
-                progress.insert(self, &mut batch, &mut buffer, &mut left)?;
+                progress.insert(&mut batch, &self.observer, &mut self.buffer, &mut left)?;
                 if progress.cursor != before {
                     moved.push((progress.feed.epoch, progress.cursor));
                 }
             }
-            self.commit(batch, &moved)?;
+            Self::commit(&self.observer, &self.settings, batch, &moved)?;
             // Only now: what is rolled back is not shipped.
-            for progress in &progress {
+            for progress in &self.progress {
                 progress.feed.shipped.store(progress.sequence, Ordering::Relaxed);
             }
         }
-        for progress in &mut progress {
-            self.free(progress)?;
+        self.end_feeds()?;
+        for progress in &self.progress {
+            self.free(progress);
         }
-        let gone: Vec<u64> = progress.iter().filter(|p| p.is_over()).map(|p| p.feed.epoch).collect();
-        if !gone.is_empty() {
-            let batch = store.batch()?;
-            for epoch in &gone {
-                batch.forget_cursor(*epoch)?;
-            }
-            batch.commit()?;
-            lock(&self.spool.feeds).retain(|feed| !gone.contains(&feed.epoch));
-            progress.retain(|p| !gone.contains(&p.feed.epoch));
-        }
-        let waiting = progress.iter().map(|p| p.feed.recorded.load(Ordering::Relaxed).saturating_sub(p.sequence)).sum();
-        self.observer.ship.waiting.store(waiting, Ordering::Relaxed);
-        self.progress = progress;
-        self.buffer = buffer;
         Ok(left == 0)
     }
 
     /// Takes up feeds that are new, or that an error made us forget.
-    fn meet_feeds(&mut self, store: &Store) -> Result<(), ShipError> {
+    fn meet_feeds(&mut self) -> Result<(), ShipError> {
         for feed in lock(&self.spool.feeds).clone() {
-            if self.progress.iter().any(|p| p.feed.epoch == feed.epoch) {
-                continue;
+            if !self.progress.iter().any(|p| p.feed.epoch == feed.epoch) {
+                let cursor = self.store.cursor(feed.epoch)?;
+                self.progress.push(Progress::new(feed, cursor));
             }
-            let first = lock(&feed.segments).front().map_or(0, |s| s.header.number);
-            let start = Cursor { segment: first, position: HEADER as u64 };
-            let cursor = store.cursor(feed.epoch)?.filter(|c| c.segment >= first).unwrap_or(start);
-            let sequence = feed.shipped.load(Ordering::Relaxed);
-            let learned = cursor.position == HEADER as u64;
-            self.progress.push(Progress { feed, cursor, names: SegmentNames::default(), learned, sequence });
         }
         Ok(())
     }
 
-    fn free(&self, progress: &Progress) -> Result<(), ShipError> {
+    /// Lets go of feeds whose recorder is gone and whose runs are all in the store. What its calls left open is aborted before the
+    /// last segment goes: after that nobody would know the epoch.
+    fn end_feeds(&mut self) -> Result<(), ShipError> {
+        let over: Vec<u64> = self.progress.iter().filter(|p| p.is_over()).map(|p| p.feed.epoch).collect();
+        if over.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::begin(&mut *self.store)?;
+        batch.end(Ended::Own(&over))?;
+        for epoch in &over {
+            batch.set_cursor(*epoch, None)?;
+        }
+        let aborted = batch.commit()?.aborted;
+        self.observer.ship.aborted.fetch_add(aborted, Ordering::Relaxed);
+        self.observer.ship.shipped.fetch_add(aborted, Ordering::Relaxed);
+        for progress in self.progress.extract_if(.., |p| over.contains(&p.feed.epoch)).collect::<Vec<_>>() {
+            self.free(&progress);
+            lock(&self.spool.feeds).retain(|feed| feed.epoch != progress.feed.epoch);
+        }
+        Ok(())
+    }
+
+    fn free(&self, progress: &Progress) {
         loop {
             let done = {
                 let mut segments = lock(&progress.feed.segments);
@@ -427,130 +356,36 @@ impl Worker {
                     _ => None,
                 }
             };
-            let Some(segment) = done else { return Ok(()) };
+            let Some(segment) = done else { return };
             self.spool.discard(&segment);
             self.hook(Step::Freed);
         }
     }
+}
 
+impl Watched {
     /// Reports what became of the spool since the last round.
-    fn watch(&mut self) {
-        let status = self.spool.status();
+    fn look(&mut self, spool: &Spool, observer: &Observer) {
+        let status = spool.status();
         let (bytes, bound_bytes) = (status.bytes, status.bound_bytes);
-        let filling = bytes > bound_bytes / 2 && status.segments > lock(&self.spool.feeds).len() as u64;
-        let full = filling && bytes + self.spool.segment_size() > bound_bytes;
-        if full && !self.watched.full {
-            self.observer.report(&Observation::SpoolFull { bytes, bound_bytes });
-        } else if filling && !self.watched.filling {
-            self.observer.report(&Observation::SpoolFilling { bytes, bound_bytes });
-        } else if !filling && self.watched.filling {
-            self.observer.report(&Observation::SpoolFree { bytes });
+        let filling = bytes > bound_bytes / 2 && status.segments > lock(&spool.feeds).len() as u64;
+        let full = filling && bytes + spool.segment_size() > bound_bytes;
+        if full && !self.full {
+            observer.report(&Observation::SpoolFull { bytes, bound_bytes });
+        } else if filling && !self.filling {
+            observer.report(&Observation::SpoolFilling { bytes, bound_bytes });
+        } else if !filling && self.filling {
+            observer.report(&Observation::SpoolFree { bytes });
         }
-        if status.failing && !self.watched.failing {
-            self.observer.report(&Observation::SpoolFailing { reason: "cannot make or sync a segment" });
+        if status.failing && !self.failing {
+            observer.report(&Observation::SpoolFailing { reason: "cannot make or sync a segment" });
         }
-        let runs = status.dropped - self.watched.dropped;
+        let runs = status.dropped - self.dropped;
         if runs > 0 {
-            self.observer.report(&Observation::RunsDropped { runs });
+            observer.report(&Observation::RunsDropped { runs });
         }
-        self.watched = Watched { full, filling, failing: status.failing, dropped: status.dropped };
+        *self = Self { full, filling, failing: status.failing, dropped: status.dropped };
     }
-}
-
-impl Progress {
-    fn has_news(&self) -> bool {
-        let segments = lock(&self.feed.segments);
-        segments.iter().any(|s| s.header.number >= self.cursor.segment && s.committed.load(Ordering::Acquire) > self.position(s))
-    }
-
-    fn position(&self, segment: &Segment) -> u64 {
-        if segment.header.number == self.cursor.segment { self.cursor.position } else { HEADER as u64 }
-    }
-
-    /// Sealed, and all of it is in the store.
-    fn is_done(&self, segment: &Segment) -> bool {
-        segment.sealed.load(Ordering::Acquire)
-            && (segment.header.number < self.cursor.segment || segment.committed.load(Ordering::Acquire) <= self.position(segment))
-    }
-
-    fn is_over(&self) -> bool {
-        self.feed.finished.load(Ordering::Acquire) && lock(&self.feed.segments).is_empty()
-    }
-
-    fn insert(&mut self, worker: &Worker, batch: &mut Batch<'_>, buffer: &mut Vec<u8>, left: &mut usize) -> Result<(), ShipError> {
-        let segments: Vec<_> = lock(&self.feed.segments).iter().cloned().collect();
-        for segment in segments {
-            if segment.header.number < self.cursor.segment {
-                continue;
-            }
-            let committed = segment.committed.load(Ordering::Acquire);
-            if segment.header.number > self.cursor.segment {
-                self.cursor = Cursor { segment: segment.header.number, position: HEADER as u64 };
-                self.names = SegmentNames::default();
-                self.learned = true;
-            }
-            if !self.learned {
-                let end = self.cursor.position;
-                blocks(&segment.file, &segment.header, HEADER as u64, end, buffer, |payload, _| {
-                    batch.learn(payload, &mut self.names)?;
-                    Ok(true)
-                })?;
-                self.learned = true;
-            }
-            let Self { feed, cursor, names, sequence, .. } = self;
-            let whole = blocks(&segment.file, &segment.header, cursor.position, committed, buffer, |payload, end| {
-                if !batch.insert(feed.epoch, payload, names, sequence)? {
-                    worker.observer.report(&Observation::SegmentUnreadable { reason: "content" });
-                }
-                cursor.position = end;
-                *left = left.saturating_sub(payload.len());
-                Ok(*left > 0)
-            })?;
-            if !whole {
-                // What the kernel had is gone from the disk: keep the file, go on behind it.
-                worker.observer.report(&Observation::SegmentUnreadable { reason: "block" });
-                let _ = fs::hard_link(&segment.path, segment.path.with_extension("bad"));
-                cursor.position = committed;
-            }
-            if *left == 0 {
-                break;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Hands the payloads between `at` and `end`, with the offset behind each, to `take` until it says false. `Ok(false)`: one of them
-/// is damaged.
-fn blocks(
-    file: &File,
-    header: &Header,
-    mut at: u64,
-    end: u64,
-    buffer: &mut Vec<u8>,
-    mut take: impl FnMut(&[u8], u64) -> Result<bool, ShipError>,
-) -> Result<bool, ShipError> {
-    while at < end {
-        let length = CHUNK.min((end - at) as usize);
-        buffer.resize(length, 0);
-        file.read_exact_at(buffer, at)?;
-        let mut inside = 0;
-        while inside < length {
-            match layout::block(buffer.get(inside..).unwrap_or_default(), header.salt, at + inside as u64) {
-                Ok(Some(payload)) => {
-                    inside += layout::BLOCK_HEAD + payload.len();
-                    if !take(payload, at + inside as u64)? {
-                        return Ok(true);
-                    }
-                }
-                // Cut by the chunk's end.
-                Err(_) | Ok(None) if inside > 0 && length == CHUNK => break,
-                Err(_) | Ok(None) => return Ok(false),
-            }
-        }
-        at += inside as u64;
-    }
-    Ok(true)
 }
 
 fn io_reason(error: &io::Error) -> &'static str {

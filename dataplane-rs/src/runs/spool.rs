@@ -3,6 +3,7 @@
 //! May reject: a directory that another process owns, a full disk, the bound. IO: files of the directory.
 use super::layout::{HEADER, Header};
 use super::record::Recorder;
+use super::store::Destination;
 use crate::plan::snapshot::{Durability, OnFull};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, Thread};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Largest segment, pre-allocated: some 116,000 runs.
@@ -70,8 +71,19 @@ pub struct Feed {
     pub(super) finished: AtomicBool,
 }
 
-/// What a start finds, or a drain leaves.
+/// How far the runs of a recorder are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EpochStatus {
+    /// Of the recorder.
+    pub epoch: u64,
+    /// Highest sequence that was recorded: what has been answered is at most this.
+    pub recorded: u64,
+    /// Everything up to this is in the store.
+    pub stored: u64,
+}
+
+/// What a start finds, or a drain leaves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpoolStatus {
     /// Pre-allocated bytes of all segments.
     pub bytes: u64,
@@ -85,6 +97,8 @@ pub struct SpoolStatus {
     pub dropped: u64,
     /// The last attempt to make a segment or to sync failed.
     pub failing: bool,
+    /// Of live recorders.
+    pub epochs: Vec<EpochStatus>,
 }
 
 /// The directory that all threads share.
@@ -95,6 +109,7 @@ pub struct Spool {
     _lock: File,
     /// What earlier processes left, by epoch and number; the shipper takes it.
     pub(super) leftovers: Mutex<Vec<PathBuf>>,
+    destination: OnceLock<Destination>,
     bound: AtomicU64,
     drop_when_full: AtomicBool,
     sync_before_answer: AtomicBool,
@@ -131,6 +146,7 @@ impl Spool {
             directory,
             _lock: guard,
             leftovers: Mutex::new(leftovers),
+            destination: OnceLock::new(),
             bound: AtomicU64::new(1 << 30),
             drop_when_full: AtomicBool::new(false),
             sync_before_answer: AtomicBool::new(false),
@@ -173,6 +189,22 @@ impl Spool {
         self.wake_keeper();
     }
 
+    /// The embedded store of this data directory.
+    pub fn beside(&self) -> Destination {
+        Destination::Embedded(self.directory.with_file_name("runs.sqlite"))
+    }
+
+    /// Says where runs are shipped to. It holds for the life of this process: the runs of an epoch are all in one store, else
+    /// nobody could prove that none is missing. False: they go elsewhere already, until the next start.
+    pub fn ship_to(&self, destination: Destination) -> bool {
+        *self.destination.get_or_init(|| destination.clone()) == destination
+    }
+
+    /// Where runs are shipped to, once it is known.
+    pub fn destination(&self) -> Option<&Destination> {
+        self.destination.get()
+    }
+
     /// What happens to calls while the spool is full.
     pub fn on_full(&self) -> OnFull {
         if self.drop_when_full.load(Ordering::Relaxed) { OnFull::Drop } else { OnFull::Reject }
@@ -183,11 +215,11 @@ impl Spool {
         if self.sync_before_answer.load(Ordering::Relaxed) { Durability::Disk } else { Durability::Process }
     }
 
-    /// A new recorder with an epoch of its own; one for each serving thread.
+    /// A new recorder with an epoch of its own; one for each serving thread. 63 random bits: pods that start at the same instant and
+    /// share a store draw different ones, whatever their clocks say, and it fits a signed integer.
     pub fn recorder(self: &Arc<Self>) -> Result<Recorder, SpoolError> {
         loop {
-            let milliseconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
-            let epoch = (milliseconds << 20) | (rand::random::<u64>() & 0xf_ffff);
+            let epoch = rand::random::<u64>() >> 1;
             // The bound doesn't hold for the first segment: without one nothing can be answered.
             let segment = match self.write_segment(epoch, 0) {
                 Err(SpoolError::Io(error)) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -210,8 +242,11 @@ impl Spool {
 
     /// Sizes for metrics and status.
     pub fn status(&self) -> SpoolStatus {
-        let mut unsynced = 0;
+        let (mut unsynced, mut epochs) = (0, Vec::new());
         for feed in lock(&self.feeds).iter() {
+            // In this order: never more stored than recorded.
+            let stored = feed.shipped.load(Ordering::Acquire);
+            epochs.push(EpochStatus { epoch: feed.epoch, recorded: feed.recorded.load(Ordering::Acquire), stored });
             for segment in lock(&feed.segments).iter() {
                 unsynced += segment.committed.load(Ordering::Acquire).saturating_sub(segment.synced.load(Ordering::Acquire));
             }
@@ -223,6 +258,7 @@ impl Spool {
             bound_bytes: self.bound.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
             failing: self.failing.load(Ordering::Relaxed),
+            epochs,
         }
     }
 

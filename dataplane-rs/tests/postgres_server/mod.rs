@@ -148,6 +148,34 @@ impl Server {
         }
     }
 
+    /// kill -9 of the server and of all its processes, as when its machine goes.
+    pub fn crash(&mut self) {
+        let Some(mut child) = self.child.take() else { return };
+        let pid = child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        // The parent first, so that it starts no others.
+        let pids = std::iter::once(pid).chain(children.split_whitespace().filter_map(|pid| pid.parse().ok()));
+        for pid in pids.filter_map(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+            _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        _ = child.wait();
+        _ = fs::remove_file(self.data().join("postmaster.pid"));
+    }
+
+    /// CPU of the server and of all its processes, those that have ended included.
+    pub fn cpu_seconds(&self) -> f64 {
+        let pid = self.child.as_ref().unwrap().id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        let ticks = |pid: &str, fields: std::ops::Range<usize>| -> f64 {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);
+            behind.split_whitespace().skip(fields.start).take(fields.len()).filter_map(|n| n.parse::<f64>().ok()).sum()
+        };
+        // utime, stime; of the parent also those of ended children.
+        let all = ticks(&pid.to_string(), 11..15) + children.split_whitespace().map(|pid| ticks(pid, 11..13)).sum::<f64>();
+        all / 100.0
+    }
+
     pub fn reload(&self) {
         self.psql("SELECT pg_reload_conf()");
     }

@@ -12,8 +12,6 @@ import fcntl
 import os
 import secrets
 import sqlite3
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -38,9 +36,9 @@ _SERVED_BY = {served: n for n, served in enumerate(ServedBy)}
 _COLUMNS = ",".join("?" * 19)
 
 
-def draw_epoch(now_s: float) -> Epoch:
-    """41 bits of ms since 1970 and 20 random bits."""
-    return Epoch((int(now_s * 1000) << 20) | secrets.randbits(20))
+def draw_epoch() -> Epoch:
+    """63 random bits."""
+    return Epoch(secrets.randbits(63))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +68,13 @@ class EmbeddedRecorder:
     """Writes runs. Use from one event loop. `alone`: nobody else writes this store, so what is open in it at the start was aborted;
     RecorderLocked when somebody does."""
 
-    def __init__(self, path: Path, observe: Observer, *, alone: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path, observe: Observer, *, alone: bool) -> None:
         self._path = path
         self._observe = observe
         self._alone = alone
         self._durability = Durability.PROCESS
         self._on_full = OnFull.REJECT
-        self._epoch = draw_epoch(clock())
+        self._epoch = draw_epoch()
         self._sequence = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runs")
         self._waiting: list[_Entry] = []
