@@ -36,17 +36,22 @@ def test_a_line_is_json_and_below_its_level_there_is_none() -> None:
 def test_what_a_library_says_is_told_without_its_text() -> None:
     told: list[Observation] = []
     logger = logging.Logger("kopf.test")
-    logger.addHandler(FrameworkLog(told.append))
+    now = [0.0]
+    logger.addHandler(FrameworkLog(told.append, 60, lambda: now[0]))
     logger.warning("body was %s", {"data": "tlr_hidden"})
     logger.info("nothing")
     try:
         raise RuntimeError("tlr_hidden")
     except RuntimeError:
         logger.exception("tlr_hidden")
+    logger.warning("again")
     assert [dict(each.fields) for each in told] == [
         {"logger": "kopf.test", "level": "warning", "error": None},
         {"logger": "kopf.test", "level": "error", "error": "RuntimeError"},
     ]
+    now[0] = 61
+    logger.warning("again")
+    assert len(told) == 3
 
 
 def test_metrics_count_and_are_documented() -> None:

@@ -104,6 +104,7 @@ class Leader:
         self._give_up_s = give_up_s
         self._seen: Seen | None = None
         self._renewed = 0.0
+        self._is_failing = False
 
     async def acquire(self) -> None:
         """Returns once we lead. Until then the API server may be away for any time."""
@@ -122,7 +123,7 @@ class Leader:
             except Conflict:
                 pass
             except ClusterError as error:
-                self._observer(observation(Event.LEASE_FAILED, reason=error.code))
+                self._failed(error)
             await asyncio.sleep(self._renew_s)
 
     async def keep(self) -> None:
@@ -137,7 +138,7 @@ class Leader:
                         self._lose("another operator holds the Lease")
                     self._renewed = began
                 except ClusterError as error:
-                    self._observer(observation(Event.LEASE_FAILED, reason=error.code))
+                    self._failed(error)
         finally:
             guard.cancel()
 
@@ -164,7 +165,14 @@ class Leader:
         self._seen = step.seen
         if step.body is not None:
             await (self._cluster.create(step.body) if live is None else self._cluster.replace(step.body))
+        self._is_failing = False
         return step.leads
+
+    def _failed(self, error: ClusterError) -> None:
+        """Told once, until it succeeds again."""
+        if not self._is_failing:
+            self._observer(observation(Event.LEASE_FAILED, reason=error.code))
+        self._is_failing = True
 
     def _lose(self, reason: str) -> None:
         self._observer(observation(Event.LEASE_LOST, reason=reason))

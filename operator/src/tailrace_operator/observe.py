@@ -6,6 +6,7 @@ the event's declaration, so that a Secret's data cannot slip in by accident. IO:
 
 import json
 import logging
+import math
 import sys
 import threading
 import time
@@ -191,18 +192,23 @@ class FrameworkLog(logging.Handler):
     Their texts are dropped: they may quote an object's body.
     """
 
-    def __init__(self, tell: Observer) -> None:
+    def __init__(self, tell: Observer, period_s: float = 60.0, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(logging.WARNING)
         self._tell = tell
+        self._period = period_s
+        self._clock = clock
+        self._told: dict[tuple[str, str, str | None], float] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Tells one record."""
+        """Tells one record, and the same complaint again only after a minute: kopf retries a dozen watches at once."""
         kind = record.exc_info[0] if record.exc_info else None
-        self._tell(
-            observation(
-                Event.FRAMEWORK_MESSAGE, logger=record.name[:100], level=record.levelname.lower(), error=kind.__name__ if kind else None
-            )
-        )
+        complaint = (record.name[:100], record.levelname.lower(), kind.__name__ if kind else None)
+        now = self._clock()
+        if now - self._told.get(complaint, -math.inf) < self._period:
+            return
+        self._told[complaint] = now  # Bounded: by the loggers and the types of errors that there are.
+        logger, level, error = complaint
+        self._tell(observation(Event.FRAMEWORK_MESSAGE, logger=logger, level=level, error=error))
 
 
 def observer(*targets: Observer) -> Observer:
