@@ -277,6 +277,42 @@ fn more_calls_than_connections_wait_or_are_refused() {
 }
 
 #[test]
+fn a_call_without_an_answer_keeps_its_time_at_the_database() {
+    let Stack { plane, mut snapshot, server } = stack();
+    snapshot["version"] = json!(2);
+    snapshot["connections"][0]["maxConnections"] = json!(1);
+    snapshot["queries"][4]["timeoutMs"] = json!(2000);
+    plane.pushed(&snapshot);
+    assert_eq!(plane.get("/q/user?id=1").status, 200);
+    assert_eq!(plane.get("/q/sleep?s=100").status, 504);
+    assert_eq!(plane.get("/q/poison?id=13").status, 502);
+    snapshot["version"] = json!(3);
+    snapshot["queries"][4]["timeoutMs"] = json!(60_000);
+    plane.pushed(&snapshot);
+    let mut leaver = plane.connect();
+    leaver.get("/q/sleep?s=100");
+    let active = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND pid <> pg_backend_pid()";
+    eventually("it runs", || server.psql(active) == "1");
+    // The only connection is taken: this one never comes to the database.
+    assert_eq!(plane.get("/q/user?id=1").code(), "pool_full");
+    drop(leaver);
+    eventually("it is cancelled", || server.psql(active) == "0");
+    let mut plane = plane;
+    let data = std::mem::replace(&mut plane.data, tempfile::tempdir().unwrap());
+    plane.signal();
+    assert_eq!(plane.join().runs_left, 0);
+    let store = rusqlite::Connection::open(data.path().join("runs.sqlite")).unwrap();
+    let sql = "SELECT c.name, database_us, database_us <= duration_us FROM runs JOIN names c ON c.id = code";
+    let mut statement = store.prepare(sql).unwrap();
+    let runs = statement.query_map([], |row| Ok((row.get::<_, String>(0)?, (row.get::<_, i64>(1)?, row.get::<_, bool>(2)?)))).unwrap();
+    let runs: std::collections::HashMap<_, _> = runs.map(Result::unwrap).collect();
+    assert!(runs.values().all(|(_, within)| *within), "{runs:?}");
+    assert!(runs["query_timeout"].0 > 0, "{runs:?}");
+    assert!(runs["database_error"].0 > 0 && runs["client_closed"].0 > 0, "{runs:?}");
+    assert_eq!(runs["pool_full"].0, 0, "{runs:?}");
+}
+
+#[test]
 fn a_full_spool_refuses_and_nothing_unrecorded_leaves() {
     let server = Server::start();
     let table = users(&server, 10);

@@ -41,7 +41,7 @@ async fn reads_parameters_nulls_and_limits() {
                 total += count;
             }
             Event::Done { .. } => assert_eq!(total, 1_000_000),
-            Event::Failed(failure) => panic!("{failure}"),
+            Event::Failed { failure, .. } => panic!("{failure}"),
         }
     }
     assert_eq!(total, 1_000_000);
@@ -135,7 +135,7 @@ async fn collect_failure(mut receiver: tokio::sync::mpsc::Receiver<Event>) -> Op
         last = Some(event);
     }
     match last {
-        Some(Event::Failed(failure)) => Some(failure),
+        Some(Event::Failed { failure, .. }) => Some(failure),
         _ => None,
     }
 }

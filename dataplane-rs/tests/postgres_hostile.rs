@@ -48,6 +48,7 @@ fn converse(input: &[u8], time: Duration) -> (u32, Event) {
             assert!(end.is_none(), "nothing comes after the end");
             match event {
                 Event::Rows { count, .. } => rows += count,
+                Event::Failed { failure, .. } => end = Some(Event::never(failure)),
                 last => end = Some(last),
             }
         }
@@ -59,7 +60,7 @@ fn converse(input: &[u8], time: Duration) -> (u32, Event) {
 fn the_seeds_are_real_exchanges() {
     let ends: Vec<(u32, String)> =
         seeds().iter().map(|seed| converse(seed, Duration::from_secs(20))).map(|(rows, end)| (rows, format!("{end:?}"))).collect();
-    let failed = |failure: Failure| (0, format!("{:?}", Event::Failed(failure)));
+    let failed = |failure: Failure| (0, format!("{:?}", Event::never(failure)));
     assert_eq!(ends[0], failed(Failure::Refused(*b"22012")));
     assert_eq!(ends[1], failed(Failure::Unavailable));
     assert_eq!(ends[2], failed(Failure::Unavailable));

@@ -79,7 +79,7 @@ async fn drain(events: &mut Receiver<Event>) -> Result<(u32, Vec<u8>, u64, bool)
                 assert!(events.recv().await.is_none());
                 return Ok((count, bytes, affected, more || repeated));
             }
-            Event::Failed(failure) => {
+            Event::Failed { failure, .. } => {
                 assert!(events.recv().await.is_none());
                 return Err(failure);
             }

@@ -101,6 +101,12 @@ def test_each_field_of_a_record_is_compared(field: str) -> None:
     assert [each.where for each in compare.runs(CALL, False, RUN, None)] == ["run missing"]
 
 
+def test_whether_a_call_was_at_the_database_is_compared() -> None:
+    assert compare.runs(CALL, False, RUN, replace(RUN, database_us=99)) == []
+    assert [each.where for each in compare.runs(CALL, False, RUN, replace(RUN, database_us=0))] == ["run at the database"]
+    assert compare.runs(CALL, True, RUN, replace(RUN, database_us=0)) == []
+
+
 def test_a_difference_comes_with_the_command_that_repeats_it() -> None:
     call = replace(CALL, method="POST", body=b'{"a": "it\'s"}', headers=(("X-API-Key", "{key}"), ("Content-Type", "application/json")))
     shown = compare.described(compare.Difference(call, "status", "200", "404"), ("http://127.0.0.1:1", "http://127.0.0.1:2"))

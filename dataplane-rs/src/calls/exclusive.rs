@@ -49,7 +49,7 @@ pub async fn run(worker: Rc<Worker>, call: Box<Call>) {
     let Some(events) = submit(&worker, &call) else {
         return worker.tell(ticket, |core, output| core.desk.refuse(call, Code::InternalError, Cost::default(), output));
     };
-    Exclusive { worker, call, signal, events, queue_us, begun: false, repeats: 0 }.answer().await;
+    Exclusive { worker, call, signal, events, queue_us, begun: false, repeats: 0, before_us: 0 }.answer().await;
 }
 
 fn signal(worker: &Worker, ticket: Ticket) -> Option<Rc<Signal>> {
@@ -116,10 +116,13 @@ struct Exclusive {
     begun: bool,
     /// Times that it was asked once more.
     repeats: u8,
+    /// At the database before that, µs.
+    before_us: u64,
 }
 
 impl Exclusive {
     fn cost(&self, database_us: u64) -> Cost {
+        let database_us = database_us.saturating_add(self.before_us);
         // What was not at the database was spent waiting for a connection to it.
         let waited = Instant::now().saturating_duration_since(self.call.began).as_micros() as u64;
         let queue_us = self.queue_us.max(waited.saturating_sub(database_us).min(waited));
@@ -130,7 +133,8 @@ impl Exclusive {
     /// again, at most REPEATS times.
     async fn next(&mut self) -> Option<Event> {
         match self.event().await {
-            Some(Event::Failed(Failure::Unavailable)) if self.may_repeat() => {
+            Some(Event::Failed { failure: Failure::Unavailable, database_us }) if self.may_repeat() => {
+                self.before_us += database_us;
                 self.repeats += 1;
                 let again = submit(&self.worker, &self.call)?;
                 self.events = again;
@@ -155,7 +159,7 @@ impl Exclusive {
             }
             tokio::select! {
                 biased;
-                event = self.events.recv() => return Some(event.unwrap_or(Event::Failed(Failure::Unavailable))),
+                event = self.events.recv() => return Some(event.unwrap_or(Event::never(Failure::Unavailable))),
                 () = self.signal.changed.notified() => {}
             }
         }
@@ -181,7 +185,7 @@ impl Exclusive {
                     }
                 }
                 Some(Event::Done { affected, database_us, .. }) => return self.done(&kept, count, affected, database_us),
-                Some(Event::Failed(failure)) => return self.failed(&failure),
+                Some(Event::Failed { failure, database_us }) => return self.failed(&failure, database_us),
                 None => return self.left().await,
             }
         }
@@ -201,8 +205,8 @@ impl Exclusive {
         });
     }
 
-    fn failed(self, failure: &Failure) {
-        let (ticket, code, cost) = (self.call.ticket, failure.code(), self.cost(0));
+    fn failed(self, failure: &Failure, database_us: u64) {
+        let (ticket, code, cost) = (self.call.ticket, failure.code(), self.cost(database_us));
         let call = self.call;
         self.worker.tell(ticket, |core, output| {
             core.learn(&call, u64::MAX, 0);
@@ -210,25 +214,27 @@ impl Exclusive {
         });
     }
 
+    /// Nothing more is wanted: the statement is cancelled unless it is over. Whether it was done, and its time at the database, µs.
+    async fn leave(&mut self) -> (bool, u64) {
+        self.events.close();
+        let mut end = (false, 0);
+        while let Some(event) = self.events.recv().await {
+            match event {
+                Event::Rows { .. } => {}
+                Event::Done { database_us, .. } => end = (true, database_us),
+                Event::Failed { database_us, .. } => end = (false, database_us),
+            }
+        }
+        end
+    }
+
     /// The client has left: a read is cancelled; of a write the true outcome is awaited and recorded.
     async fn left(mut self) {
         let write = self.call.query().is_some_and(|query| query.write);
-        let mut cost = self.cost(0);
-        if !write {
-            drop(self.events);
-            let call = self.call;
-            return self.worker.tell(call.ticket, |core, _| core.desk.gone(call, cost));
-        }
-        self.events.close();
-        let mut committed = false;
-        while let Some(event) = self.events.recv().await {
-            if let Event::Done { database_us, .. } = event {
-                committed = true;
-                cost.database_us = database_us;
-            }
-        }
+        let (done, database_us) = self.leave().await;
+        let cost = self.cost(database_us);
         let call = self.call;
-        self.worker.tell(call.ticket, |core, _| match committed {
+        self.worker.tell(call.ticket, |core, _| match done && write {
             // It happened, though nobody was there to be told.
             true => core.desk.committed(call, cost),
             false => core.desk.gone(call, cost),
@@ -243,7 +249,7 @@ impl Exclusive {
         if kept.is_empty() {
             match self.next().await {
                 Some(Event::Rows { count: more, bytes }) => (kept, count) = (bytes, u64::from(more)),
-                Some(Event::Failed(failure)) => return self.failed(&failure),
+                Some(Event::Failed { failure, database_us }) => return self.failed(&failure, database_us),
                 Some(done) => first = Some(done),
                 None => return self.left().await,
             }
@@ -262,10 +268,10 @@ impl Exclusive {
             bytes += body.raw;
             body.raw = 0;
             if let Err(code) = written {
-                break Ended { code: Some(code), database_us: 0 };
+                break Ended { code: Some(code), database_us: self.leave().await.1 };
             }
             if !room(&self.worker, ticket).await {
-                break Ended { code: Some(Code::ClientClosed), database_us: 0 };
+                break Ended { code: Some(Code::ClientClosed), database_us: self.leave().await.1 };
             }
             let event = match first.take() {
                 Some(event) => Some(event),
@@ -274,8 +280,8 @@ impl Exclusive {
             match event {
                 Some(Event::Rows { count: more, bytes }) => (kept, count) = (bytes, u64::from(more)),
                 Some(Event::Done { database_us, .. }) => break Ended { code: None, database_us },
-                Some(Event::Failed(failure)) => break Ended { code: Some(failure.code()), database_us: 0 },
-                None => break Ended { code: Some(Code::ClientClosed), database_us: 0 },
+                Some(Event::Failed { failure, database_us }) => break Ended { code: Some(failure.code()), database_us },
+                None => break Ended { code: Some(Code::ClientClosed), database_us: self.leave().await.1 },
             }
         };
         bytes += self.end(&mut body, ended.code);

@@ -94,7 +94,19 @@ pub enum Event {
         repeated: bool,
     },
     /// Nothing more comes.
-    Failed(Failure),
+    Failed {
+        /// Why.
+        failure: Failure,
+        /// Time at the database, µs; 0 if it never came to it.
+        database_us: u64,
+    },
+}
+
+impl Event {
+    /// The end of a statement that never came to the database.
+    pub const fn never(failure: Failure) -> Self {
+        Self::Failed { failure, database_us: 0 }
+    }
 }
 
 /// Why a statement has no answer.

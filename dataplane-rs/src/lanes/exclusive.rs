@@ -37,6 +37,6 @@ impl Exclusive {
 
 fn failed() -> Receiver<Event> {
     let (events, receiver) = mpsc::channel(1);
-    let _there_is_room = events.try_send(Event::Failed(Failure::Unavailable));
+    let _there_is_room = events.try_send(Event::never(Failure::Unavailable));
     receiver
 }

@@ -138,7 +138,7 @@ pub async fn collect(mut receiver: Receiver<Event>, columns: usize) -> Result<An
                 assert!(receiver.recv().await.is_none());
                 return Ok(Answer { rows, affected, more, repeated });
             }
-            Event::Failed(failure) => return Err(failure),
+            Event::Failed { failure, .. } => return Err(failure),
         }
     }
 }

@@ -13,6 +13,7 @@ use super::write;
 use crate::engine::{Ask, Event, Failure};
 use postgres_protocol::message::backend;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc::Sender;
 use tokio::task::coop::consume_budget;
 use tokio::time::{Instant, sleep_until};
@@ -52,8 +53,38 @@ impl From<wire::WireError> for Trouble {
 /// Answers one `Ask`; the last event always has its place.
 pub(super) async fn run(pool: Arc<Shared>, ask: Ask, events: Sender<Event>) {
     let Ok(last) = events.clone().try_reserve_owned() else { return };
-    let done = if ask.write.is_some() { write::answer(&pool, &ask, &events).await } else { answer(&pool, &ask, &events).await };
-    last.send(done.unwrap_or_else(Event::Failed));
+    let mut stay = Stay::default();
+    let done = match ask.write {
+        Some(_) => write::answer(&pool, &ask, &events, &mut stay).await,
+        None => answer(&pool, &ask, &events, &mut stay).await,
+    };
+    last.send(done.unwrap_or_else(|failure| Event::Failed { failure, database_us: stay.us() }));
+}
+
+/// How long a call is at the database: while it has a connection, over all that it was given.
+#[derive(Debug, Default)]
+pub(super) struct Stay {
+    before: Duration,
+    since: Option<Instant>,
+}
+
+impl Stay {
+    /// It has a connection.
+    pub fn begin(&mut self) {
+        self.end();
+        self.since = Some(Instant::now());
+    }
+
+    /// It has none, or waits for its caller.
+    pub fn end(&mut self) {
+        self.before += self.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+    }
+
+    /// So far, µs.
+    pub fn us(&self) -> u64 {
+        let now = self.since.map_or(Duration::ZERO, |since| since.elapsed());
+        u64::try_from((self.before + now).as_micros()).unwrap_or(u64::MAX)
+    }
 }
 
 /// Resolves when the caller has left or its time is up.
@@ -74,12 +105,12 @@ pub(super) async fn borrow(pool: &Arc<Shared>, events: &Sender<Event>, deadline:
     }
 }
 
-async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>) -> Result<Event, Failure> {
+async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>, stay: &mut Stay) -> Result<Event, Failure> {
     let deadline = Instant::from_std(ask.deadline);
     let (mut sent, mut replaced, mut reprepared) = (false, false, false);
     loop {
         let mut lent = borrow(pool, events, deadline).await?;
-        let began = Instant::now();
+        stay.begin();
         loop {
             let member = lent.member()?;
             let done = tokio::select! {
@@ -90,8 +121,7 @@ async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>) -> Result
             match done {
                 Ok(more) => {
                     lent.give_back();
-                    let database_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
-                    return Ok(Event::Done { affected: 0, more, database_us, repeated: false });
+                    return Ok(Event::Done { affected: 0, more, database_us: stay.us(), repeated: false });
                 }
                 Err(Trouble::Failed(failure)) => {
                     lent.give_back();
@@ -111,6 +141,7 @@ async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>) -> Result
                 }
                 Err(Trouble::Broken(Failure::Unavailable)) if !replaced && !sent => {
                     replaced = true;
+                    stay.end();
                     break;
                 }
                 Err(Trouble::Broken(failure)) => return Err(failure),

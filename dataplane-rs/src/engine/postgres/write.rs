@@ -4,7 +4,7 @@
 //! back; once it is sent its outcome is awaited and told, whoever has left. If the connection breaks between the two, the outcome
 //! is unknown: `Unavailable`, and a repeat with the same key finds the truth. Nothing that may have run is ever run again by us.
 //! IO: through `Member`. May reject: as `Failure` says.
-use super::exclusive::{CHUNK, Trouble, borrow, forget, leave, prepare};
+use super::exclusive::{CHUNK, Stay, Trouble, borrow, forget, leave, prepare};
 use super::failure::of_sqlstate;
 use super::idempotency::{self, Outcome, RESULT_LIMIT_BYTES};
 use super::member::{Broken, Member};
@@ -30,14 +30,13 @@ const UNLOCK: Duration = Duration::from_secs(1);
 const TEXT: u32 = 25;
 const INT8: u32 = 20;
 
-pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>) -> Result<Event, Failure> {
+pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>, stay: &mut Stay) -> Result<Event, Failure> {
     let deadline = Instant::from_std(ask.deadline);
     let idempotency = ask.write.as_ref().and_then(|write| write.idempotency.as_ref());
     let (mut replaced, mut reprepared) = (false, false);
-    let (outcome, repeated, database_us) = loop {
+    let (outcome, repeated) = loop {
         let mut lent = borrow(pool, events, deadline).await?;
-        let began = Instant::now();
-        let elapsed = || u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        stay.begin();
         let member = lent.member()?;
         // The transaction is open and the key is ours before anything of the write is sent: up to here another connection will do.
         let begun = tokio::select! {
@@ -50,10 +49,11 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
             Ok(Some(outcome)) => {
                 // A transaction that did nothing; the connection then goes back.
                 roll_back(lent, idempotency).await;
-                break (outcome, true, elapsed());
+                break (outcome, true);
             }
             Err(Trouble::Broken(Failure::Unavailable)) if !replaced => {
                 replaced = true;
+                stay.end();
                 continue;
             }
             Err(Trouble::Broken(failure)) => return Err(failure),
@@ -83,6 +83,7 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
                     return Err(Failure::Stale);
                 }
                 reprepared = true;
+                stay.end();
                 continue;
             }
         };
@@ -94,7 +95,7 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
         match timeout(COMMIT, commit(member, idempotency, &outcome)).await {
             Ok(Ok(())) => {
                 lent.restore();
-                break (outcome, false, elapsed());
+                break (outcome, false);
             }
             Ok(Err(Trouble::Failed(failure) | Trouble::Stop(failure))) => {
                 roll_back(lent, idempotency).await;
@@ -103,7 +104,8 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
             Ok(Err(Trouble::Broken(_) | Trouble::Unprepared)) | Err(_) => return Err(Failure::Unavailable),
         }
     };
-    let done = Event::Done { affected: outcome.affected, more: outcome.more, database_us, repeated };
+    stay.end();
+    let done = Event::Done { affected: outcome.affected, more: outcome.more, database_us: stay.us(), repeated };
     let columns = ask.columns.len();
     match timeout(TAKE, tell(events, outcome, columns)).await {
         Ok(true) => Ok(done),

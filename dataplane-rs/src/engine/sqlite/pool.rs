@@ -73,7 +73,7 @@ impl State {
                     }
                 };
                 if let Some(job) = queue.remove(at) {
-                    job.last.send(Event::Failed(failure));
+                    job.last.send(Event::never(failure));
                 }
             }
         }
@@ -150,7 +150,7 @@ impl Pool {
         let queued = state.reads.len() + state.writes.len();
         if queued >= WAITERS * shared.limit {
             drop(state);
-            job.last.send(Event::Failed(Failure::PoolFull));
+            job.last.send(Event::never(Failure::PoolFull));
             return receiver;
         }
         if job.ask.write.is_some() {
@@ -210,15 +210,16 @@ fn answer(job: Job, session: &mut Session, run: fn(&mut Session, &Ask, &Sender<E
     let Job { ask, events, last } = job;
     let began = Instant::now();
     if began >= ask.deadline {
-        last.send(Event::Failed(Failure::PoolFull));
+        last.send(Event::never(Failure::PoolFull));
         return Duration::ZERO;
     }
     if events.is_closed() {
-        last.send(Event::Failed(Failure::Cancelled));
+        last.send(Event::never(Failure::Cancelled));
         return Duration::ZERO;
     }
     set_current(Some(Current { deadline: ask.deadline, events: Some(events.clone()) }));
-    let event = run(session, &ask, &events).unwrap_or_else(Event::Failed);
+    let event =
+        run(session, &ask, &events).unwrap_or_else(|failure| Event::Failed { failure, database_us: began.elapsed().as_micros() as u64 });
     set_current(None);
     last.send(event);
     began.elapsed()

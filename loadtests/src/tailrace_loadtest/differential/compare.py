@@ -8,7 +8,7 @@ from tailrace_loadtest.differential.calls import Call
 from tailrace_loadtest.differential.client import Answer
 
 RECORD = ("query", "query_version", "key", "connection", "status", "code", "rows", "bytes", "batch", "trace", "client", "params")
-"""Fields of a run that must be equal: all but times, ids and who served."""
+"""Fields of a run that must be equal: all but times, ids and who served. Of the time at the database: whether it was there at all."""
 UNSURE_WHEN_BROKEN = {"rows", "bytes"}
 
 
@@ -61,6 +61,9 @@ def runs(call: Call, broken: bool, left: Run | None, right: Run | None) -> list[
         one, two = getattr(left, field), getattr(right, field)
         if one != two and not (broken and field in UNSURE_WHEN_BROKEN):
             found.append(Difference(call, f"run {field}", repr(one), repr(two)))
+    asked = [run.database_us > 0 for run in (left, right)]
+    if asked[0] != asked[1] and not broken:
+        found.append(Difference(call, "run at the database", *(repr(each) for each in asked)))
     return found
 
 
