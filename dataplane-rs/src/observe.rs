@@ -3,11 +3,13 @@
 //! IO: writes to the sink (standard error).
 pub mod meter;
 pub mod prometheus;
+pub mod reach;
 
 use crate::plan::report::{GatewayReport, Report};
 use crate::plan::snapshot::{Snapshot, Source};
 use crate::runs::spool::SpoolStatus;
 use meter::{Meter, Slots};
+use reach::Reach;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -288,6 +290,7 @@ pub struct Observer {
     pub slots: Slots,
     meters: Mutex<Vec<Arc<Meter>>>,
     snapshot: Mutex<Option<SnapshotHealth>>,
+    reaches: Mutex<Vec<Arc<Reach>>>,
     /// The shipper's own figures.
     pub ship: ShipHealth,
     spool: Mutex<Option<Box<dyn Fn() -> SpoolStatus + Send>>>,
@@ -322,6 +325,7 @@ impl Observer {
             slots: Slots::default(),
             meters: Mutex::new(Vec::new()),
             snapshot: Mutex::new(None),
+            reaches: Mutex::new(Vec::new()),
             ship: ShipHealth::default(),
             spool: Mutex::new(None),
             draining: AtomicBool::new(false),
@@ -390,6 +394,27 @@ impl Observer {
     /// The counters of all threads.
     pub fn meters(&self) -> Vec<Arc<Meter>> {
         lock(&self.meters).clone()
+    }
+
+    /// Where what is found out about a database is kept: the same for all who ask by its name.
+    pub fn reach(self: &Arc<Self>, connection: &str) -> Arc<Reach> {
+        let mut reaches = lock(&self.reaches);
+        if let Some(reach) = reaches.iter().find(|reach| reach.connection() == connection) {
+            return reach.clone();
+        }
+        // Those of connections that no snapshot names any more.
+        reaches.retain(|reach| Arc::strong_count(reach) > 1);
+        let reach = Arc::new(Reach::new(connection, Arc::downgrade(self)));
+        reaches.push(reach.clone());
+        reach
+    }
+
+    /// The databases of the current snapshot, and why they cannot be reached.
+    pub fn databases(&self) -> Vec<(Arc<str>, Option<&'static str>)> {
+        let connections = self.snapshot().map(|snapshot| snapshot.connections);
+        let reaches = lock(&self.reaches);
+        let down = |name: &str| reaches.iter().find(|reach| reach.connection() == name).and_then(|reach| reach.down());
+        connections.iter().flat_map(|all| all.iter()).map(|each| (each.name.clone(), down(&each.name))).collect()
     }
 
     /// Where the spool's figures come from.

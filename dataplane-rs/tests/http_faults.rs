@@ -166,6 +166,35 @@ fn a_database_that_is_down_is_503_and_comes_back() {
 }
 
 #[test]
+fn that_a_database_goes_and_comes_is_told_once_by_the_exclusive_lane_too() {
+    let Stack { mut server, plane, mut snapshot } = stack();
+    snapshot["version"] = json!(2);
+    snapshot["connections"][0]["maxConnections"] = json!(1); // no shared lanes
+    plane.pushed(&snapshot);
+    let lines = |level: &str| {
+        let name = format!("tailrace_log_lines_total{{level=\"{level}\"}} ");
+        let page = plane.admin("/metrics").text().to_owned();
+        page.lines().find_map(|line| line.strip_prefix(&name)?.parse::<u64>().ok()).unwrap()
+    };
+    let shown = |what: &str| plane.admin("/readyz?verbose").text().contains(&format!("database db (not gating): {what}\n"));
+    assert_eq!(plane.get("/q/user?id=1").status, 200);
+    let (errors, infos) = (lines("error"), lines("info"));
+    assert!(shown("ok"));
+    for times in 1..=2 {
+        server.stop("fast");
+        for _ in 0..5 {
+            assert_eq!(plane.get("/q/user?id=1").code(), "database_unavailable");
+        }
+        assert_eq!(lines("error"), errors + times);
+        assert!(shown("unreachable"), "{}", plane.admin("/readyz?verbose").text());
+        server.run(&[]);
+        eventually("it serves again", || plane.get("/q/user?id=1").status == 200);
+        assert_eq!((lines("error"), lines("info")), (errors + times, infos + times));
+        assert!(shown("ok"));
+    }
+}
+
+#[test]
 fn a_table_altered_under_its_plan_is_stale_not_shown() {
     let Stack { server, plane, snapshot } = stack();
     promote(&plane, "/q/user?id=1");

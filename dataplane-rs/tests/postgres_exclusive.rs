@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailrace_dataplane::engine::postgres::{Budget, Limits, Pool, Source};
 use tailrace_dataplane::engine::{Event, Failure};
+use tailrace_dataplane::observe::Observer;
 
 const SLEEPERS: &str =
     "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep%' AND state = 'active' AND pid <> pg_backend_pid()";
@@ -184,7 +185,8 @@ async fn threads_share_one_budget() {
     let server = Server::start();
     let place = Place::new(&server.url(), 2);
     let (source, budget) = (Arc::new(Source::new(&place.plan)), Budget::new(2));
-    let pools: Vec<Pool> = (0..3).map(|_| Pool::new(Arc::clone(&source), Arc::clone(&budget), Limits::default())).collect();
+    let pools: Vec<Pool> =
+        (0..3).map(|_| Pool::new(Arc::clone(&source), Arc::clone(&budget), Observer::silent().reach("d"), Limits::default())).collect();
     // One pool keeps both idle; the others get theirs all the same.
     let both: Vec<_> = (0..2).map(|_| pools[0].submit(ask("SELECT pg_sleep(0.05)::text AS a", &["a"]))).collect();
     for call in both {
@@ -196,7 +198,7 @@ async fn threads_share_one_budget() {
     }
     // Under constant load of one, the others do not starve.
     let busy = tokio::spawn({
-        let pool = Pool::new(Arc::clone(&source), Arc::clone(&budget), Limits::default());
+        let pool = Pool::new(Arc::clone(&source), Arc::clone(&budget), Observer::silent().reach("d"), Limits::default());
         async move {
             loop {
                 let calls: Vec<_> = (0..6).map(|_| pool.submit(ask("SELECT pg_sleep(0.005)::text AS a", &["a"]))).collect();
@@ -220,7 +222,8 @@ async fn threads_that_all_wait_keep_their_connections() {
     let server = Server::start();
     let place = Place::new(&server.url(), 4);
     let (source, budget) = (Arc::new(Source::new(&place.plan)), Budget::new(4));
-    let pools: Vec<Pool> = (0..2).map(|_| Pool::new(Arc::clone(&source), Arc::clone(&budget), Limits::default())).collect();
+    let pools: Vec<Pool> =
+        (0..2).map(|_| Pool::new(Arc::clone(&source), Arc::clone(&budget), Observer::silent().reach("d"), Limits::default())).collect();
     // Every call waits longer than it takes to be hungry.
     let sleep = || ask("SELECT pg_sleep(0.02)::text AS a", &["a"]);
     let calls: Vec<_> = (0..60).flat_map(|_| pools.iter().map(|pool| pool.submit(sleep()))).collect();

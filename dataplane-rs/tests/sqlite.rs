@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailrace_dataplane::engine::sqlite::Pool;
 use tailrace_dataplane::engine::{Ask, Event, Failure, Idempotency, Write};
+use tailrace_dataplane::observe::Observer;
+use tailrace_dataplane::observe::reach::Reach;
 use tailrace_dataplane::plan::snapshot::{ColumnPlan, ConnectionPlan, Encoding, Engine, Pooler, StatementPlan};
 use tempfile::TempDir;
 use tokio::sync::mpsc::Receiver;
@@ -13,6 +15,7 @@ use tokio::sync::mpsc::Receiver;
 struct Base {
     folder: TempDir,
     pool: Pool,
+    reach: Arc<Reach>,
 }
 
 impl Base {
@@ -33,8 +36,9 @@ impl Base {
             )
             .unwrap();
         std::fs::write(folder.path().join("url"), format!("sqlite:///{}\n", file.display())).unwrap();
-        let pool = Pool::new(&plan(&folder.path().join("url"), connections));
-        Self { folder, pool }
+        let reach = Observer::silent().reach("orders");
+        let pool = Pool::new(&plan(&folder.path().join("url"), connections), reach.clone());
+        Self { folder, pool, reach }
     }
 
     fn file(&self) -> PathBuf {
@@ -189,13 +193,16 @@ async fn a_missing_file_is_unavailable_and_never_created_and_found_when_it_comes
     drop(base.connect().pragma_update(None, "journal_mode", "DELETE"));
     std::fs::rename(&file, &aside).unwrap();
     let ask = || read("SELECT count(*) AS c FROM customers", &["c"], &[]);
+    assert_eq!(base.reach.down(), None);
     assert_eq!(base.ask(ask()).await.unwrap_err(), Failure::Unavailable);
+    assert_eq!(base.reach.down(), Some("unreachable"));
     assert_eq!(base.ask(write("DELETE FROM customers", &[], &[], None)).await.unwrap_err(), Failure::Unavailable);
     assert!(!file.exists());
     std::fs::write(&file, "this is not a database, but it is long enough to be read as one".repeat(20)).unwrap();
     assert_eq!(base.ask(ask()).await.unwrap_err(), Failure::Unavailable);
     std::fs::rename(&aside, &file).unwrap();
     assert_eq!(base.ask(ask()).await.unwrap().1, values(&[b"i5000"]));
+    assert_eq!(base.reach.down(), None);
     // Another file in its place is noticed.
     let next = base.folder.path().join("next.db");
     Connection::open(&next).unwrap().execute_batch("CREATE TABLE customers (id); INSERT INTO customers VALUES (1)").unwrap();

@@ -92,6 +92,12 @@ fn readiness(observer: &Observer, verbose: bool) -> (bool, String) {
             }
         }
         // Shown, but no reason to be unready: the data plane serves on without them.
+        for (name, down) in observer.databases() {
+            match down {
+                None => body.push_str(&format!("[+] database {name} (not gating): ok\n")),
+                Some(why) => body.push_str(&format!("[-] database {name} (not gating): {why}\n")),
+            }
+        }
         body.push_str(if observer.is_gateway_up() { "[+] gateway (not gating): ok\n" } else { "[-] gateway (not gating): down\n" });
         let failing = observer.ship.failing.load(Relaxed);
         body.push_str(if failing { "[-] run store (not gating): failing\n" } else { "[+] run store (not gating): ok\n" });

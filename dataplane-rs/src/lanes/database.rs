@@ -2,7 +2,7 @@
 //! busy calls gather and leave together. Another lane opens only for a full flush or when the oldest waiter has waited two
 //! round trips. May reject: calls beyond the queue's bound, expired ones, all while the database is down. IO: its connections.
 use super::exclusive::Exclusive;
-use super::lane::{Lane, LaneError, Link, reason};
+use super::lane::{Lane, LaneError, Link};
 use super::queue::FairQueue;
 use super::standing::{SLOW_US, Standing};
 use crate::calls::call::Call;
@@ -10,6 +10,7 @@ use crate::calls::desk::{Cost, Desk, Outputs, lane_rows};
 use crate::codes::Code;
 use crate::engine::Failure;
 use crate::engine::postgres::lane::{Answer, Broken, Pipeline};
+use crate::engine::postgres::reason;
 use crate::observe::{Observation, Observer};
 use crate::plan::backend::Backend;
 use bytes::Buf;
@@ -175,9 +176,7 @@ impl Database {
         lane.connecting = false;
         match result {
             Ok(link) => {
-                if self.refused {
-                    hands.observer.report(&Observation::DatabaseUp { connection: self.backend.plan.name.as_str().into() });
-                }
+                self.backend.reach.worked();
                 lane.attempts = 0;
                 if lane.connection.is_some() {
                     lane.successor = Some(link);
@@ -199,9 +198,11 @@ impl Database {
                     hands.escaped.extend(std::iter::from_fn(|| self.queue.pop()));
                     return;
                 }
-                if !std::mem::replace(&mut self.refused, true) {
-                    let connection = self.backend.plan.name.as_str().into();
-                    hands.observer.report(&Observation::DatabaseDown { connection, reason: reason(&error) });
+                self.refused = true;
+                if let LaneError::Connect(error) = &error
+                    && self.lanes.iter().all(|lane| lane.connection.is_none())
+                {
+                    self.backend.reach.failed(reason(error));
                 }
                 if self.is_down(now) {
                     self.refuse_all(hands);
@@ -259,6 +260,7 @@ impl Database {
                 break;
             }
             if lane.pipeline.idle() && size > 0 {
+                backend.reach.worked();
                 let took = now.saturating_duration_since(sent);
                 *round_trip = (*round_trip * 3 + took) / 4;
                 *call_ns = (*call_ns * 3 + took.as_nanos() as u64 / size as u64) / 4;

@@ -20,7 +20,7 @@ impl Exclusive {
         if backend.sqlite.is_some() {
             return Self::Sqlite(backend.clone());
         }
-        Self::Postgres(Pool::new(backend.source.clone(), backend.budget.clone(), Limits::default()))
+        Self::Postgres(Pool::new(backend.source.clone(), backend.budget.clone(), backend.reach.clone(), Limits::default()))
     }
 
     /// Runs one statement; see `Event` for what comes.

@@ -79,17 +79,3 @@ impl Lane {
         self.heard = now;
     }
 }
-
-/// Why there is no connection, in a word that shows no host.
-pub fn reason(error: &LaneError) -> &'static str {
-    match error {
-        LaneError::NoRoom => "no_room",
-        LaneError::Connect(error) if error.is_credentials() => "credentials",
-        LaneError::Connect(error) if error.is_full() => "server_full",
-        LaneError::Connect(ConnectError::Timeout) => "timeout",
-        LaneError::Connect(ConnectError::Unresolved) => "unresolved",
-        LaneError::Connect(ConnectError::Target(_)) => "url",
-        LaneError::Connect(ConnectError::Tls(_) | ConnectError::NoTls | ConnectError::Handshake) => "tls",
-        LaneError::Connect(_) => "unreachable",
-    }
-}

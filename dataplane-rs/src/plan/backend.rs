@@ -3,6 +3,7 @@
 use super::snapshot::{ConnectionPlan, Engine, Pooler};
 use crate::engine::postgres::{Budget, Source};
 use crate::engine::sqlite;
+use crate::observe::reach::Reach;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,11 +27,13 @@ pub struct Backend {
     pub budget: Arc<Budget>,
     /// SQLite's threads.
     pub sqlite: Option<sqlite::Pool>,
+    /// Whether it can be reached.
+    pub reach: Arc<Reach>,
 }
 
 impl Backend {
     /// Of a plan.
-    pub fn new(plan: ConnectionPlan) -> Self {
+    pub fn new(plan: ConnectionPlan, reach: Arc<Reach>) -> Self {
         let lane_timeout = LANE_TIMEOUT.min(Duration::from_millis(plan.statement_timeout_ms));
         let lane_plan = ConnectionPlan { statement_timeout_ms: lane_timeout.as_millis() as u64, ..plan.clone() };
         Self {
@@ -38,7 +41,8 @@ impl Backend {
             lane_source: Arc::new(Source::new(&lane_plan)),
             lane_timeout,
             budget: Budget::new(plan.max_connections),
-            sqlite: (plan.engine == Engine::Sqlite).then(|| sqlite::Pool::new(&plan)),
+            sqlite: (plan.engine == Engine::Sqlite).then(|| sqlite::Pool::new(&plan, reach.clone())),
+            reach,
             plan,
         }
     }

@@ -85,7 +85,7 @@ impl Pusher {
             let snapshot: Snapshot = serde_json::from_slice(&body).map_err(unreadable)?;
             drop(body);
             let secret = secret(&file);
-            let tables = Tables::compile(&snapshot, secret.as_ref(), before.as_deref(), &observer.slots)?;
+            let tables = Tables::compile(&snapshot, secret.as_ref(), before.as_deref(), &observer)?;
             Ok((snapshot, tables))
         };
         let (snapshot, tables) = beside(compile).await.map_err(|_| PushError::Interrupted)??;

@@ -9,7 +9,8 @@ use super::snapshot::{
 use crate::auth::keys::Keys;
 use crate::codes::Code;
 use crate::encode::{CursorKey, MaskKey, RowWriter};
-use crate::observe::meter::{Slot, Slots};
+use crate::observe::Observer;
+use crate::observe::meter::Slot;
 use crate::params::{Bound, Spec};
 use crate::runs::Names;
 use ipnet::IpNet;
@@ -168,7 +169,12 @@ pub struct Tables {
 
 impl Tables {
     /// Compiles a snapshot. `secret` is what `gateway-secret` holds; `before` keeps slots stable.
-    pub fn compile(snapshot: &Snapshot, secret: Option<&[u8; 32]>, before: Option<&Self>, meters: &Slots) -> Result<Self, Invalid> {
+    pub fn compile(
+        snapshot: &Snapshot,
+        secret: Option<&[u8; 32]>,
+        before: Option<&Self>,
+        observer: &Arc<Observer>,
+    ) -> Result<Self, Invalid> {
         if snapshot.schema != SCHEMA_VERSION {
             return Err(Invalid::Schema(snapshot.schema));
         }
@@ -206,10 +212,10 @@ impl Tables {
             version: *version,
             hide_forbidden: api.hide_forbidden,
             trusted_proxies,
-            backends: connections.iter().map(|plan| backend(plan, before)).collect(),
+            backends: connections.iter().map(|plan| backend(plan, before, observer)).collect(),
             by_name: queries.iter().zip(0..).map(|(query, at)| (query.name.as_bytes().into(), at)).collect(),
             keys,
-            meters: queries.iter().map(|query| meters.slot(&query.name)).collect(),
+            meters: queries.iter().map(|query| observer.slots.slot(&query.name)).collect(),
             names: Names::of(snapshot),
             queries,
             cursor_key,
@@ -251,9 +257,9 @@ impl Tables {
 }
 
 /// The one that stands already, if its plan is the same.
-fn backend(plan: &ConnectionPlan, before: Option<&Tables>) -> Arc<Backend> {
+fn backend(plan: &ConnectionPlan, before: Option<&Tables>, observer: &Arc<Observer>) -> Arc<Backend> {
     let same = before.and_then(|tables| tables.backends.iter().find(|backend| backend.plan == *plan));
-    same.cloned().unwrap_or_else(|| Arc::new(Backend::new(plan.clone())))
+    same.cloned().unwrap_or_else(|| Arc::new(Backend::new(plan.clone(), observer.reach(&plan.name))))
 }
 
 fn index(unit: String, what: &'static str) -> Invalid {

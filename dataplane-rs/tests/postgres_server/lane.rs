@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailrace_dataplane::engine::postgres::{Budget, Limits, Pool, Source};
 use tailrace_dataplane::engine::{Ask, Event, Failure, Idempotency, Write};
+use tailrace_dataplane::observe::Observer;
 use tailrace_dataplane::plan::snapshot::{ColumnPlan, ConnectionPlan, Encoding, Engine, Pooler, StatementPlan};
 use tokio::sync::mpsc::Receiver;
 
@@ -45,7 +46,7 @@ impl Place {
     }
 
     pub fn pool_with(&self, limits: Limits) -> Pool {
-        Pool::new(Arc::new(Source::new(&self.plan)), Budget::new(self.plan.max_connections), limits)
+        Pool::new(Arc::new(Source::new(&self.plan)), Budget::new(self.plan.max_connections), Observer::silent().reach("d"), limits)
     }
 }
 

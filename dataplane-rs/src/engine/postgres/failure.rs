@@ -1,5 +1,6 @@
 //! What a server's refusal or a broken connection means to a caller (docs/contract.md, "Database errors").
 //! Pure. May reject: nothing.
+use super::connect::ConnectError;
 use super::wire::ServerError;
 use crate::engine::Failure;
 
@@ -10,6 +11,19 @@ pub fn of_sqlstate(error: ServerError, write: bool, timed_out: bool) -> Failure 
         b"57014" if timed_out => Failure::Timeout,
         b"25006" | [b'5', b'7', b'P', b'0', b'1'..=b'5'] | [b'0', b'8', ..] | [b'5', b'3', ..] => Failure::Unavailable,
         _ => Failure::Refused(error.code),
+    }
+}
+
+/// Why there is no connection, in a word that shows no host.
+pub fn reason(error: &ConnectError) -> &'static str {
+    match error {
+        error if error.is_credentials() => "credentials",
+        error if error.is_full() => "server_full",
+        ConnectError::Timeout => "timeout",
+        ConnectError::Unresolved => "unresolved",
+        ConnectError::Target(_) => "url",
+        ConnectError::Tls(_) | ConnectError::NoTls | ConnectError::Handshake => "tls",
+        _ => "unreachable",
     }
 }
 

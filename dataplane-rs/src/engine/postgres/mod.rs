@@ -23,6 +23,7 @@ mod write;
 
 pub use budget::{Budget, Permit};
 pub use connect::{ConnectError, Connection, cancel, connect};
+pub use failure::reason;
 pub use pool::{Limits, Pool, Stats};
 pub use session::Access;
 pub use target::{Source, Target};

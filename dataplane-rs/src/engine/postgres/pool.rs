@@ -5,10 +5,12 @@
 use super::budget::{Budget, Permit};
 use super::connect::{ConnectError, Connection, connect};
 use super::exclusive;
+use super::failure::reason;
 use super::member::Member;
 use super::session::Access;
 use super::target::{Source, Target};
 use crate::engine::{Ask, Event, Failure};
+use crate::observe::reach::Reach;
 use rand::RngExt;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -127,6 +129,7 @@ type Opened = Result<Lent, Option<Failure>>;
 pub(super) struct Shared {
     source: Arc<Source>,
     budget: Arc<Budget>,
+    reach: Arc<Reach>,
     limits: Limits,
     /// This pool's part of the budget's hungry.
     hungry: AtomicUsize,
@@ -144,10 +147,11 @@ pub struct Pool {
 
 impl Pool {
     /// Opens nothing yet. Must be called in the thread's tokio runtime.
-    pub fn new(source: Arc<Source>, budget: Arc<Budget>, limits: Limits) -> Self {
+    pub fn new(source: Arc<Source>, budget: Arc<Budget>, reach: Arc<Reach>, limits: Limits) -> Self {
         let shared = Arc::new(Shared {
             source,
             budget,
+            reach,
             limits,
             hungry: AtomicUsize::new(0),
             state: Mutex::default(),
@@ -316,6 +320,7 @@ impl Shared {
             return;
         }
         member.rest(now);
+        self.reach.worked();
         while let Some(waiter) = state.waiters.pop_front() {
             match waiter.send(member) {
                 Ok(()) => return,
@@ -445,6 +450,7 @@ impl Shared {
                 };
                 drop(old);
                 self.budget.set_refused(false);
+                self.reach.worked();
                 *self.last_failure() = refused;
                 return Ok(self.lend(member));
             }
@@ -466,7 +472,11 @@ impl Shared {
             let short = state.down.failures <= SHORT && !matches!(error, ConnectError::Target(_));
             if short { None } else { Some(Failure::Unavailable) }
         };
+        let none_left = state.live == 0;
         drop(state);
+        if none_left {
+            self.reach.failed(reason(&error));
+        }
         if error.is_credentials() {
             self.budget.set_refused(true);
         } else if crowded {

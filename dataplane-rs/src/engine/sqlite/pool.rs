@@ -6,6 +6,7 @@
 use super::session::{Current, Session, set_current};
 use super::write;
 use crate::engine::{Ask, Event, Failure};
+use crate::observe::reach::Reach;
 use crate::plan::snapshot::ConnectionPlan;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -99,6 +100,7 @@ impl State {
 struct Shared {
     url_file: String,
     limit: usize,
+    reach: Arc<Reach>,
     state: Mutex<State>,
     reads: Condvar,
     writes: Condvar,
@@ -124,11 +126,12 @@ impl Shared {
 
 impl Pool {
     /// Of a connection; opens nothing yet. Share it between serving threads by `Arc`.
-    pub fn new(plan: &ConnectionPlan) -> Self {
+    pub fn new(plan: &ConnectionPlan, reach: Arc<Reach>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 url_file: plan.url_file.clone(),
                 limit: plan.max_connections.max(1) as usize,
+                reach,
                 state: Mutex::new(State::default()),
                 reads: Condvar::new(),
                 writes: Condvar::new(),
@@ -206,7 +209,12 @@ fn wake(shared: &Arc<Shared>, state: &mut State) {
 }
 
 /// Answers one ask; how long it took.
-fn answer(job: Job, session: &mut Session, run: fn(&mut Session, &Ask, &Sender<Event>) -> Result<Event, Failure>) -> Duration {
+fn answer(
+    job: Job,
+    session: &mut Session,
+    reach: &Reach,
+    run: fn(&mut Session, &Ask, &Sender<Event>) -> Result<Event, Failure>,
+) -> Duration {
     let Job { ask, events, last } = job;
     let began = Instant::now();
     if began >= ask.deadline {
@@ -221,6 +229,12 @@ fn answer(job: Job, session: &mut Session, run: fn(&mut Session, &Ask, &Sender<E
     let event =
         run(session, &ask, &events).unwrap_or_else(|failure| Event::Failed { failure, database_us: began.elapsed().as_micros() as u64 });
     set_current(None);
+    match &event {
+        Event::Failed { failure: Failure::Unavailable, .. } => reach.failed("unreachable"),
+        // Its deadline may have passed before it came to the file.
+        Event::Failed { failure: Failure::Timeout | Failure::Cancelled, .. } => {}
+        _ => reach.worked(),
+    }
     last.send(event);
     began.elapsed()
 }
@@ -270,7 +284,7 @@ fn reader(shared: &Shared) {
         let mut counted = speeds.iter_mut();
         while let Some(job) = taken.pop_front() {
             let version = job.ask.version.clone();
-            let was_slow = answer(job, &mut session, Session::read) > SLOW;
+            let was_slow = answer(job, &mut session, &shared.reach, Session::read) > SLOW;
             if let Some(speed) = counted.next() {
                 *speed = Some((version, was_slow));
             }
@@ -299,7 +313,7 @@ fn writer(shared: &Shared) {
     loop {
         if let Some(job) = state.writes.pop_front() {
             drop(state);
-            answer(job, &mut session, write::answer);
+            answer(job, &mut session, &shared.reach, write::answer);
             state = shared.state();
             continue;
         }
