@@ -101,6 +101,12 @@ def test_each_field_of_a_record_is_compared(field: str) -> None:
     assert [each.where for each in compare.runs(CALL, False, RUN, None)] == ["run missing"]
 
 
+def test_how_much_of_a_broken_stream_came_is_not_compared_even_when_nobody_saw_it() -> None:
+    broken = replace(RUN, code="database_error")
+    assert compare.runs(CALL, False, broken, replace(broken, rows=2, bytes=9)) == []
+    assert [each.where for each in compare.runs(CALL, False, broken, replace(RUN, rows=2))] == ["run code", "run rows"]
+
+
 def test_whether_a_call_was_at_the_database_is_compared() -> None:
     assert compare.runs(CALL, False, RUN, replace(RUN, database_us=99)) == []
     assert [each.where for each in compare.runs(CALL, False, RUN, replace(RUN, database_us=0))] == ["run at the database"]
