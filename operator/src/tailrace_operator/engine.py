@@ -136,16 +136,20 @@ class Engine:
         self._health.last_list = asyncio.get_running_loop().time()
         self._observer(observation(Event.RELISTED, resources=sum(len(items) for items in bodies.values())))
 
-    async def keep_relisting(self, period_s: float = RELIST_S, retry_s: float = RELIST_RETRY_S) -> None:
-        """Re-lists until cancelled."""
+    async def listed(self, retry_s: float = RELIST_RETRY_S) -> None:
+        """Returns when everything was listed: the API server may be away, and the CRDs not there yet."""
         while True:
             try:
-                await self.relist()
-                pause = period_s
+                return await self.relist()
             except ClusterError as error:
                 self._observer(observation(Event.RELIST_FAILED, reason=error.code, detail=error.message))
-                pause = retry_s
-            await asyncio.sleep(pause)
+                await asyncio.sleep(retry_s)
+
+    async def keep_relisting(self, period_s: float = RELIST_S) -> None:
+        """Lists everything now and then until cancelled. The first time is not now: that is when watching begins."""
+        while True:
+            await asyncio.sleep(period_s)
+            await self.listed()
 
     async def _list(self, kind: Kind, labels: Mapping[str, str] | None = None) -> tuple[tuple[Object, ...], int]:
         """All of them that are served, and a resourceVersion that the list is not older than."""

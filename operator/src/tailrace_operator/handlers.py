@@ -5,9 +5,11 @@ of a watch) the re-list repairs. Its thread is its own because it cancels every 
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any
 
 import kopf
@@ -104,10 +106,23 @@ def settings_of() -> kopf.OperatorSettings:
 
 
 class Watching:
-    """Runs kopf until stopped, again whenever it ends by itself (a forbidden list, a CRD that was gone)."""
+    """Runs kopf until stopped, again whenever it ends by itself (a forbidden list, a CRD that was gone).
 
-    def __init__(self, deliver: Deliver, observer: Observer, namespaces: tuple[str, ...] = (), *, has_kubeconfig: bool = False) -> None:
+    `listed` is awaited each time before it begins, in the caller's event loop: it returns when all kinds can be listed. kopf looks once, at its
+    start, which kinds there are.
+    """
+
+    def __init__(
+        self,
+        deliver: Deliver,
+        listed: Callable[[], Coroutine[Any, Any, None]],
+        observer: Observer,
+        namespaces: tuple[str, ...] = (),
+        *,
+        has_kubeconfig: bool = False,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._listed = listed
         self._deliver = deliver
         self._observer = observer
         self._namespaces = namespaces
@@ -135,12 +150,23 @@ class Watching:
         while not self._stop.is_set():
             error: str | None = None
             try:
+                if not self._wait(asyncio.run_coroutine_threadsafe(self._listed(), self._loop)):
+                    return
                 asyncio.run(self._once())
             except BaseException as ended:  # kopf ends with whatever ended one of its tasks
                 error = type(ended).__name__
             if not self._stop.is_set():
                 self._observer(observation(Event.WATCHING_ENDED, error=error))
             self._stop.wait(AGAIN_S)
+
+    def _wait(self, listed: Future[None]) -> bool:
+        """Waits for it, but no longer than until stopped; False then."""
+        while not self._stop.is_set():
+            with contextlib.suppress(TimeoutError):
+                listed.result(0.5)
+                return True
+        listed.cancel()
+        return False
 
     async def _once(self) -> None:
         await kopf.operator(

@@ -80,7 +80,7 @@ async def _lead(
         Custom.API_KEY: ApiKeys(cluster, pods, tell).reconcile,
         Custom.RUN_STORE: RunStores(cluster).reconcile,
     }
-    watching = Watching(engine.deliver, tell, settings.watch_namespaces, has_kubeconfig=settings.kubeconfig is not None)
+    watching = Watching(engine.deliver, engine.listed, tell, settings.watch_namespaces, has_kubeconfig=settings.kubeconfig is not None)
     keep = asyncio.create_task(leader.keep(), name="lease")
     work = [
         asyncio.create_task(engine.keep_relisting(), name="relist"),

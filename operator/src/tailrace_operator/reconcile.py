@@ -6,6 +6,7 @@ Safe to end after any write. A namespace is named in the status only after its R
 the namespace no longer is: gateways read both, and either alone must admit nobody.
 """
 
+import asyncio
 import base64
 import secrets
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from tailrace_operator import observed, problems, revocation
 from tailrace_operator.acknowledgement import Deletions, reports_of
 from tailrace_operator.cluster import Cluster
 from tailrace_operator.conditions import Type, is_changed, read_status, status_body
+from tailrace_operator.contests import Contests
 from tailrace_operator.diff import Action, Apply, Create, Prune, diff, is_ours
 from tailrace_operator.engine import Engine
 from tailrace_operator.errors import ClusterError, Conflict, Forbidden, Foreign, NotFound
@@ -61,6 +63,8 @@ BLOCKED_S = 30.0
 WAITING_S = 30.0
 """Between two looks while pods are waited for. Their events and answers come sooner; this is for one that was lost."""
 
+CONTESTED = "Contested"
+
 SECRET_KEY = "secret"
 SECRET_BYTES = 32
 
@@ -98,6 +102,7 @@ class QueryAPIs:
         self._installation = installation
         self._watched = watched
         self._observer = observer
+        self._contests = Contests()
 
     async def reconcile(self, key: Key, live: Object | None) -> Outcome:
         """One QueryAPI. Errors of reads are raised; refused writes are told in the status and tried again."""
@@ -120,12 +125,15 @@ class QueryAPIs:
         try:
             if wanted.manifests is not None:
                 owned.update(await observed.named_of(self._cluster, wanted.manifests, owned))
-                actions = diff(wanted.manifests, tuple(owned.values()), uid_of(live), key.namespace)
-                is_applied = not any(isinstance(action, Apply | Create) and target(action).namespace == key.namespace for action in actions)
+                differing = diff(wanted.manifests, tuple(owned.values()), uid_of(live), key.namespace)
+                is_applied = not any(
+                    isinstance(action, Apply | Create) and target(action).namespace == key.namespace for action in differing
+                )
+                actions = self._peaceful(differing, int(live["metadata"]["generation"]), paused, found)
                 if not paused:
                     later = [action for action in actions if isinstance(action, Prune) and target(action).namespace != key.namespace]
                     await self._write(writer, [action for action in actions if action not in later], key.namespace, found)
-                    is_applied = True
+                    is_applied = not any(each.reason == CONTESTED for each in found)
         except (ClusterError, Foreign) as refused:
             if isinstance(refused, Conflict) or (isinstance(refused, Forbidden) and refused.is_terminating):
                 raise  # Somebody was faster, or everything here goes: not worth a word in the status.
@@ -157,6 +165,20 @@ class QueryAPIs:
         is_waiting = revoked.is_waiting or any(each.type == Type.RECONCILING for each in status.conditions)
         self._pods.watch(key.ref, pods, states, is_waiting=is_waiting)
         return _outcome(error, wanted, found, is_waiting=is_waiting)
+
+    def _peaceful(self, actions: Sequence[Action], generation: int, paused: bool, found: list[Problem]) -> list[Action]:
+        """The actions without applies to objects that somebody else has just changed back several times."""
+        now, peaceful = asyncio.get_running_loop().time(), list[Action]()
+        for action in actions:
+            ref = target(action)
+            if isinstance(action, Apply) and not paused:
+                if self._contests.wait_s(ref, generation, now) > 0:
+                    text = f"{ref}: somebody else keeps changing {action.reason}; it is put back at longer and longer intervals"
+                    found.append(Problem(Type.PROGRAMMED, CONTESTED, text, False))
+                    continue
+                self._contests.applied(ref, generation, now)
+            peaceful.append(action)
+        return peaceful
 
     async def _wanted(
         self, live: Object, admitted: Sequence[AdmittedNamespace], owned: dict[ObjectRef, Object], *, paused: bool
