@@ -260,6 +260,28 @@ async def test_the_newest_deletions_are_kept_and_those_of_other_namespaces_only_
     assert [each["resourceVersion"] for each in said] == [str(number) for number in range(1029, 1010, -1)]
 
 
+async def test_what_a_look_costs_and_that_a_second_one_writes_nothing() -> None:
+    """Calls of the API server per reconcile of something that is as it should be: what 200 APIs cost every ten minutes."""
+    world = base()
+    await world.settle()
+    world.roll()
+    world.acknowledge()
+    await world.settle()
+    world.cluster.written()
+    before = world.cluster.reads
+    await world.reconcile()
+    assert world.cluster.reads - before <= 16
+    assert world.cluster.written() == []
+
+
+async def test_a_periodic_list_spreads_its_work_and_the_first_does_not() -> None:
+    world = base()
+    await world.engine.relist()
+    assert set(pending(world)) == {SHOP, RUNS}
+    await world.engine.relist(3600.0)
+    assert len(pending(world)) == 1
+
+
 async def test_many_edits_and_pods_wake_each_api_once() -> None:
     world = base()
     watch_everything(world)

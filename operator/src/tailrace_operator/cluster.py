@@ -118,9 +118,9 @@ class KubernetesCluster:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="cluster")
         self._published = _Once(600.0)
 
-    def close(self) -> None:
-        """Gives the threads back; a call under way ends at its timeout."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+    async def close(self) -> None:
+        """Waits for the calls under way, each of which ends at its timeout: nothing of ours arrives after that."""
+        await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     async def get(self, ref: ObjectRef) -> Object | None:
         """See `Cluster`."""

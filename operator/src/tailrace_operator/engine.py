@@ -39,6 +39,9 @@ from tailrace_operator.wakeups import Key, Wakeups
 RELIST_S = 600.0
 """Between two lists of everything."""
 
+SPREAD_S = 60.0
+"""What a list wakes without any need is spread over this time."""
+
 RELIST_RETRY_S = 15.0
 """The same while listing fails."""
 
@@ -109,7 +112,7 @@ class Engine:
             return self._failed(key, error.code, error.message)
         except Exception as error:
             # A defect of ours in one resource must not stop the others. Only the type is told: a text might quote the resource.
-            return self._failed(key, "internal", f"{type(error).__name__} at {_place(error)}")
+            return self._failed(key, "internal", f"{type(error).__name__} at {place_of(error)}")
         again = outcome.again_s if isinstance(outcome, Done) else None
         self._observer(
             observation(
@@ -123,24 +126,25 @@ class Engine:
         )
         return outcome
 
-    async def relist(self) -> None:
-        """Lists everything once: wakes all, and removes what a deleted QueryAPI left in other namespaces."""
+    async def relist(self, spread_s: float = 0.0) -> None:
+        """Lists everything once: wakes all, evenly over `spread_s`, and removes what a deleted QueryAPI left in other namespaces."""
         listings = {custom: await self._list(kind) for custom, kind in CUSTOM.items()}
         bodies = {custom: items for custom, (items, _) in listings.items()}
         before = self._wakeups.known()
-        for key in self._wakeups.relisted(bodies):
-            self._queue.add(key)
+        woken = self._wakeups.relisted(bodies)
+        for number, key in enumerate(woken):
+            self._queue.add(key, spread_s * number / len(woken))
         for key in before.keys() - self._wakeups.known().keys():
             await self._vanished(key, before[key], listings[key.kind][1])
         await self._sweep({uid_of(body) for body in bodies[Custom.QUERY_API]})
         self._health.last_list = asyncio.get_running_loop().time()
         self._observer(observation(Event.RELISTED, resources=sum(len(items) for items in bodies.values())))
 
-    async def listed(self, retry_s: float = RELIST_RETRY_S) -> None:
+    async def listed(self, spread_s: float = 0.0, retry_s: float = RELIST_RETRY_S) -> None:
         """Returns when everything was listed: the API server may be away, and the CRDs not there yet."""
         while True:
             try:
-                return await self.relist()
+                return await self.relist(spread_s)
             except ClusterError as error:
                 self._observer(observation(Event.RELIST_FAILED, reason=error.code, detail=error.message))
                 await asyncio.sleep(retry_s)
@@ -149,7 +153,7 @@ class Engine:
         """Lists everything now and then until cancelled. The first time is not now: that is when watching begins."""
         while True:
             await asyncio.sleep(period_s)
-            await self.listed()
+            await self.listed(SPREAD_S)
 
     async def _list(self, kind: Kind, labels: Mapping[str, str] | None = None) -> tuple[tuple[Object, ...], int]:
         """All of them that are served, and a resourceVersion that the list is not older than."""
@@ -215,7 +219,8 @@ class Engine:
         return Failed()
 
 
-def _place(error: Exception) -> str:
+def place_of(error: Exception) -> str:
+    """Where in our code it came from: `file.py:12`. Its text might quote a resource."""
     trace = error.__traceback__
     place = "?"
     while trace is not None:

@@ -17,7 +17,7 @@ from tailrace_contract.resource import Kind as Custom
 from tailrace_operator.acknowledgement import Deletions, Poller
 from tailrace_operator.apikey import ApiKeys
 from tailrace_operator.cluster import KubernetesCluster, connect
-from tailrace_operator.engine import REVOCATIONS, Engine
+from tailrace_operator.engine import REVOCATIONS, Engine, place_of
 from tailrace_operator.handlers import Watching
 from tailrace_operator.health import Health, serve
 from tailrace_operator.leader import Leader
@@ -53,17 +53,22 @@ async def run(settings: Settings) -> int:
     lease = KubernetesCluster(connect(settings.kubeconfig, 1), tell, threads=1, timeout_s=LEASE_TIMEOUT_S)
     cluster = KubernetesCluster(connect(settings.kubeconfig), tell)
     leader = Leader(lease, settings.namespace, settings.lease_name, settings.identity, tell)
+    status, reason = 0, "asked to"
     try:
         if await _unless(stop, leader.acquire()):
             health.is_leading = True
             await _lead(settings, cluster, leader, health, tell, stop)
+            # Nothing of ours may arrive once another leads.
+            await cluster.close()
             await leader.release()
-    finally:
-        tell(observation(Event.STOPPED, reason="asked to"))
-        await runner.cleanup()
-        cluster.close()
-        lease.close()
-    return 0
+    except Exception as error:
+        # A task that never ends has ended: a defect. A new process is better than one that does half of its work.
+        status, reason = 1, f"{type(error).__name__} at {place_of(error)}"
+    tell(observation(Event.STOPPED, reason=reason))
+    await runner.cleanup()
+    await cluster.close()
+    await lease.close()
+    return status
 
 
 async def _lead(
