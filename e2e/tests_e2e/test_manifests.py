@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tailrace_e2e.kubectl import Kubectl, Object, command
-from tailrace_operator.diff import drift, without_replicas
+from tailrace_operator.diff import applied, drift
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "operator" / "tests_operator" / "golden" / "render"
@@ -28,7 +28,7 @@ def test_manifests(space: Kubectl, case: str) -> None:
         words = ("kubectl", "create", "--dry-run=server", "--validate=strict", "--output", "json", "--filename", "-")
         done = command(*words, given=json.dumps(manifest))
         assert not done.stderr, done.stderr
-        wanted = without_replicas(manifest) if manifest["kind"] == "Deployment" else manifest
+        wanted = applied(manifest)
         assert drift(wanted, json.loads(done.stdout)) is None
 
 
