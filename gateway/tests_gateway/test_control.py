@@ -361,13 +361,23 @@ async def test_a_fault_that_changes_no_plan_is_reported_of_the_snapshot_in_force
     async with bench(tmp_path) as b:
         b.source.put(api() + key() + STORE)
         first = report(await b.next())
-        b.source.put(api() + key() + STORE + key("x" * 60))
+        b.source.put(api() + key() + STORE + api("x" * 60))
         second = report(await b.next())
         assert first is not None
         assert second is not None
         assert (first.gateway.stale, second.gateway.stale) == (False, True)
         assert second.version == first.version
         assert (second.gateway.queries.total, second.gateway.queries.served, second.gateway.keys) == (1, 1, 1)
+
+
+async def test_somebodys_broken_key_does_not_speak_against_the_api(tmp_path: Path) -> None:
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key() + STORE + key("x" * 60))
+        published = await b.next()
+        found = report(published)
+        assert published.findings
+        assert found is not None
+        assert not found.gateway.stale
 
 
 async def test_refused_queries_are_reported_with_their_reason(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ class GatewayReport(Plan):
     keys: Count
     """ApiKeys that are served."""
     stale: bool
-    """Something in the source could not be taken, so that an older form (or nothing) holds in its place."""
+    """Something of the API itself could not be taken from the source, so that an older form (or nothing) holds in its place. Not ApiKeys: theirs is
+    told in their own status."""
 
 
 class Report(Plan):

@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import JsonValue
 from tailrace_contract.plan import Snapshot
 from tailrace_contract.report import MESSAGE_LENGTH, REFUSED_SHOWN, GatewayReport, QueriesReport, RefusedReport, Report
+from tailrace_contract.resource import Kind
 
 from tailrace_gateway.compile.refusal import RefusedUnit
 from tailrace_gateway.resources.private import write_private
@@ -59,8 +60,14 @@ def report(published: Published) -> Report | None:
     ]
     names = {query.name for query in snapshot.queries}
     queries = QueriesReport(total=len(names | refused), served=len(names - refused), refused=tuple(shown))
-    gateway = GatewayReport(queries=queries, keys=len({key.id for key in snapshot.keys}), stale=bool(published.findings))
+    gateway = GatewayReport(queries=queries, keys=len({key.id for key in snapshot.keys}), stale=_is_stale(published))
     return Report(version=snapshot.version, sources=snapshot.sources, gateway=gateway)
+
+
+def _is_stale(published: Published) -> bool:
+    """Whether a finding is about something of the API's owner. Authors of ApiKeys are not trusted: a broken one of theirs must not speak
+    against the whole API, and has a status of its own."""
+    return any(not located.unit.startswith(f"{Kind.API_KEY} ") for located in published.findings)
 
 
 def status_file(data: Path) -> Path:
