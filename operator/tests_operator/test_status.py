@@ -212,6 +212,10 @@ TABLE: dict[str, tuple[Observed, str, str, str, str, set[str], str, str]] = {
         replace(GOOD, is_applied=False, is_paused=True),
         "Unknown", "Paused", "", "stops all writes", set(), "InProgress", "Suspended",
     ),
+    "paused with an image that can't be pulled": (
+        Observed(deployment(available=0), (pod("a", is_ready=False, waiting="ErrImagePull"),), {}, is_applied=False, is_paused=True),
+        "False", "ErrImagePull", "Stalled", "why ErrImagePull", set(), "Failed", "Degraded",
+    ),
     "paused without one": (replace(GOOD, is_paused=True), "True", "Ready", "", "all 2", set(), "Current", "Healthy"),
 }  # fmt: skip
 

@@ -118,12 +118,12 @@ def _ready(observed: Observed, found: Loaded, state: Rollout, queries: QueriesSt
     problem = _first(observed.problems)
     if problem is not None:
         return ready("False", problem.reason, problem.message, stalled=problem.is_stalled, reconciling=not problem.is_stalled)
-    if not observed.is_applied:
-        if observed.is_paused:
-            return ready("Unknown", "Paused", "the annotation tailrace.dev/paused stops all writes: this generation is not applied")
+    if not observed.is_applied and not observed.is_paused:
         return ready("Unknown", "Applying", "this generation is being applied", reconciling=True)
     if state.phase is Phase.STUCK:
         return ready("False", state.reason, state.message, stalled=True)
+    if not observed.is_applied:
+        return ready("Unknown", "Paused", "the annotation tailrace.dev/paused stops all writes: this generation is not applied")
     if state.phase is Phase.UNDER_WAY:
         return ready("Unknown", state.reason, state.message, reconciling=True)
     if not found.is_complete:
