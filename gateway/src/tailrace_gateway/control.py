@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tailrace_contract.codes import Refusal
@@ -23,7 +23,7 @@ from tailrace_contract.runstore import RunStore
 from tailrace_gateway.ceilings import Ceilings
 from tailrace_gateway.compile.compiler import Compiled, Compiler
 from tailrace_gateway.compile.refusal import RefusedUnit
-from tailrace_gateway.compile.resources import ServedKey, api_spec
+from tailrace_gateway.compile.resources import Mapped, ServedKey, api_spec
 from tailrace_gateway.compile.spec import ApiSpec
 from tailrace_gateway.narrowing import narrowed
 from tailrace_gateway.observe import Event, Observer, observation
@@ -95,11 +95,14 @@ def keys_of(state: ResourceState, api: QueryAPI) -> tuple[tuple[ServedKey, ...],
     return tuple(served), tuple(refused)
 
 
-def specified(state: ResourceState, chosen: Chosen, secrets: Path) -> ApiSpec | None:
-    """What to compile. `secrets`: the folder with NAMESPACE/SECRET/KEY."""
+def specified(
+    state: ResourceState, chosen: Chosen, secrets: Path, mapped: Mapped | None = None
+) -> tuple[ApiSpec | None, tuple[RefusedUnit, ...]]:
+    """What to compile, and refused keys. `secrets`: the folder with NAMESPACE/SECRET/KEY; `mapped` as in `api_spec`."""
     if chosen.api is None:
-        return None
-    return api_spec(chosen.api, chosen.store, keys_of(state, chosen.api)[0], secrets.absolute(), Places(state), state.sources)
+        return None, ()
+    keys, refused = keys_of(state, chosen.api)
+    return api_spec(chosen.api, chosen.store, keys, secrets.absolute(), Places(state, chosen.api), state.sources, mapped), refused
 
 
 @dataclass(slots=True)
@@ -116,6 +119,7 @@ class _Last:
     """Version of the snapshot that was compiled from `spec`; what was published since may be less."""
     refusals: tuple[RefusedUnit, ...] = ()
     """Of that compile."""
+    mapped: Mapped = field(default_factory=Mapped)
 
 
 class ControlLoop:
@@ -255,8 +259,7 @@ class ControlLoop:
     def _specified(self, state: ResourceState) -> tuple[Chosen, ApiSpec | None, tuple[RefusedUnit, ...]]:
         """What is chosen of a state, what is to be compiled of it, and its refused keys."""
         chosen = choose(state, self._wanted, self._last.served, self._last.store)
-        refused = keys_of(state, chosen.api)[1] if chosen.api is not None else ()
-        return chosen, specified(state, chosen, self._secrets), refused
+        return chosen, *specified(state, chosen, self._secrets, self._last.mapped)
 
     async def _later(self, compiling: "asyncio.Task[Compiled]") -> tuple[ResourceState, Chosen, ApiSpec | None] | None:
         """Waits for the compile, or for a state that comes meanwhile and what it says; it stays due."""
@@ -279,7 +282,7 @@ class ControlLoop:
             return None
         if published.snapshot.version != last.whole or published.state.secrets != state.secrets:
             return None
-        if replace(spec, sources=()) != replace(last.spec, sources=()):
+        if not spec.says_the_same(last.spec):
             return None
         snapshot = published.snapshot.model_copy(update={"sources": spec.sources})
         return replace(published, snapshot=snapshot, state=state, refusals=last.refusals + refused, findings=findings)
@@ -310,7 +313,7 @@ class ControlLoop:
             self._observe(observation(Event.SOURCE_STALE, reason=stale.finding.message, file=stale.file, line=stale.line))
         if stale is None and before is not None and before.findings:
             self._observe(observation(Event.SOURCE_RECOVERED))
-        known = set(before.refusals) if before is not None else set()
+        known = {unit.what for unit in before.refusals} if before is not None else set()
         for unit in published.refusals:
-            if unit not in known:
+            if unit.what not in known:
                 self._observe(observation(Event.UNIT_REFUSED, unit=unit.unit, name=unit.name, role=unit.role, reason=unit.code))

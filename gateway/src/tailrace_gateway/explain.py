@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tailrace_contract.plan import KeyPlan, QueryPlan, Snapshot
 
 from tailrace_gateway.compile.refusal import RefusedUnit
-from tailrace_gateway.compile.spec import QuerySpec
+from tailrace_gateway.compile.spec import ApiSpec, QuerySpec
 
 LANES = {
     "": "may be promoted to the shared lane once it has shown itself fast",
@@ -51,13 +51,14 @@ class Admission:
 
 
 def admissions(
-    snapshot: Snapshot, queries: tuple[QuerySpec, ...], refusals: tuple[RefusedUnit, ...], tables: Callable[[QuerySpec], tuple[str, ...]]
+    snapshot: Snapshot, api: ApiSpec, refusals: tuple[RefusedUnit, ...], tables: Callable[[QuerySpec], tuple[str, ...]]
 ) -> Iterator[Admission]:
     """Every (query, key) that the key's role names, in the order of the files. Queries without a grant are left out: the default is refusal."""
     hints = {(unit.name, unit.role): unit.hint for unit in refusals}
     for position, query in enumerate(snapshot.queries):
-        spec = queries[position]
+        spec = api.queries[position]
         read = tables(spec)
+        place = api.place_of("query", query.name)
         for key in snapshot.keys:
             role = snapshot.roles[key.role]
             grant = next((each for each in role.grants if each.query == position), None)
@@ -66,7 +67,7 @@ def admissions(
             refused = query.refused or grant.refused or _lacking(query, key)
             if refused:
                 hint = hints.get((query.name, role.name)) or hints.get((query.name, ""), "")
-                yield Admission(query.name, key.id, role.name, refused, hint, place=spec.place)
+                yield Admission(query.name, key.id, role.name, refused, hint, place=place)
                 continue
             masks = {mask.column: mask.with_.value for mask in grant.masks}
             yield Admission(
@@ -83,7 +84,7 @@ def admissions(
                 because=LANES.get(query.exclusive_because, query.exclusive_because),
                 timeout_ms=query.timeout_ms,
                 paged=query.page is not None,
-                place=spec.place,
+                place=place,
             )
 
 

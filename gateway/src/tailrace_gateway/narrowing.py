@@ -24,32 +24,46 @@ def narrowed(last: Snapshot, before: ApiSpec, after: ApiSpec, version: int) -> S
     queries_after = {query.name for query in after.queries}
     names = [query.name for query in last.queries]
 
+    def narrower(role: RolePlan) -> RolePlan:
+        if roles_before.get(role.name) == roles_after.get(role.name) and queries_after.issuperset(names):
+            return role
+        return role.model_copy(update={"grants": grants(role)})
+
     def grants(role: RolePlan) -> tuple[Grant, ...]:
         old, new = roles_before.get(role.name), roles_after.get(role.name)
         if old is None or new is None:
             return ()
         waits = {} if _no_stricter(old, new) else {"refused": Refusal.DATABASE_UNREACHABLE.value, "masks": ()}
         return tuple(
-            grant.model_copy(update=waits) if grant.refused is None else grant
+            grant.model_copy(update=waits) if waits and grant.refused is None else grant
             for grant in role.grants
             if names[grant.query] in queries_after and any(glob_matches(glob, names[grant.query]) for glob in new.queries)
         )
 
-    keys: dict[str, list[KeySpec]] = {}
-    for spec in after.keys:
-        keys.setdefault(spec.id, []).append(spec)
+    keys, keys_before = _by_id(after), _by_id(before)
     role_names = [role.name for role in last.roles]
-    kept = tuple(
-        plan for key in last.keys for wanted in keys.get(key.id, ()) if (plan := _key(key, wanted, role_names[key.role])) is not None
-    )
+    kept: list[KeyPlan] = []
+    for key in last.keys:
+        wanted, had = keys.get(key.id, []), keys_before.get(key.id, [])
+        if len(wanted) == len(had) and all(a is b for a, b in zip(wanted, had, strict=True)):
+            kept.append(key)
+        else:
+            kept += [plan for each in wanted if (plan := _key(key, each, role_names[key.role])) is not None]
     return last.model_copy(
         update={
             "version": version,
             "api": _api(last.api, after.api),
-            "roles": tuple(role.model_copy(update={"grants": grants(role)}) for role in last.roles),
-            "keys": kept,
+            "roles": tuple(map(narrower, last.roles)),
+            "keys": tuple(kept),
         }
     )
+
+
+def _by_id(spec: ApiSpec) -> dict[str, list[KeySpec]]:
+    found: dict[str, list[KeySpec]] = {}
+    for key in spec.keys:
+        found.setdefault(key.id, []).append(key)
+    return found
 
 
 def _no_stricter(old: RoleSpec, new: RoleSpec) -> bool:

@@ -1,10 +1,11 @@
 """Whole APIs against live databases: snapshots, refusals that stay with their unit, databases that come and go."""
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tailrace_contract.plan import ApiPlan, ParamType, Returns
+from tailrace_contract.plan import ApiPlan, BigNumbers, ParamType, Returns
 from tailrace_gateway.compile.compiler import Compiler
 from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, KeySpec, ParamSpec, QuerySpec, RoleSpec
 from tailrace_loadtest.servers.postgres import Postgres
@@ -58,3 +59,5 @@ def test_a_look_up_on_sqlite(tmp_path: Path) -> None:
     plan = compiled.assembled.snapshot.queries[0]
     assert plan.statement.sql == "SELECT id, name FROM thin WHERE id =  ?1 "
     assert [column.encoding for column in plan.columns] == ["storage", "storage"]
+    texts = Compiler().compile(replace(spec, api=API.model_copy(update={"big_numbers": BigNumbers.STRING})), 1)
+    assert [column.encoding for column in texts.assembled.snapshot.queries[0].columns] == ["storagequoted", "storagequoted"]

@@ -128,7 +128,7 @@ def _compile(api: QueryAPI, state: ResourceState, data: Path, compiler: Compiler
     if chosen.api is None:
         return
     console.progress(f"compiling {len(api.spec.queries)} queries of {api.ref} against their databases…")
-    spec = specified(state, chosen, data / "secrets")
+    spec, _ = specified(state, chosen, data / "secrets")
     assert spec is not None
     compiled = compiler.compile(spec, 1)
     checked.compiled[api.ref] = (spec, compiled)

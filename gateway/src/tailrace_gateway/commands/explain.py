@@ -30,7 +30,7 @@ def main(given: argparse.Namespace, console: Console) -> int:
         found = [
             admission
             for spec, compiled in checked.compiled.values()
-            for admission in admissions(compiled.assembled.snapshot, spec.queries, compiled.refusals, compiler.tables)
+            for admission in admissions(compiled.assembled.snapshot, spec, compiled.refusals, compiler.tables)
             if given.query in (None, admission.query) and (given.key is None or admission.key in (str(given.key), f"{spec.api.namespace}/{given.key.name}"))
         ]  # fmt: skip
     if console.json:

@@ -6,7 +6,7 @@ serving path.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,8 +19,8 @@ from tailrace_gateway.compile.facts import Database, RoleOnDatabase
 from tailrace_gateway.compile.postgres import session as postgres_session
 from tailrace_gateway.compile.postgres.database import PostgresDatabase
 from tailrace_gateway.compile.refusal import RefusedError, RefusedUnit
-from tailrace_gateway.compile.snapshot import Assembled, CompiledConnection, CompiledQuery, assemble
-from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, QuerySpec, RoleSpec
+from tailrace_gateway.compile.snapshot import Assembled, CompiledConnection, CompiledQuery, Kept, assemble
+from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, QuerySpec, RoleRules, RoleSpec
 from tailrace_gateway.compile.sqlite import session as sqlite_session
 from tailrace_gateway.compile.sqlite.database import SqliteDatabase
 from tailrace_gateway.serve.params import DeclarationError, Param
@@ -43,7 +43,7 @@ class _Known:
     database: Database | None = None
     """The last one that was asked; its session is closed, what it read stays."""
     facts: dict[str, CompiledQuery] = field(default_factory=dict)
-    roles: dict[RoleSpec, RoleOnDatabase] = field(default_factory=dict)
+    roles: dict[RoleRules, RoleOnDatabase] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
 
@@ -68,7 +68,8 @@ class Compiler:
         self._url_of = url_of
         self._known: dict[str, _Known] = {}
         self._compiled: dict[str, CompiledQuery] = {}
-        self._unknown: dict[RoleSpec, frozenset[str]] = {}
+        self._unknown: dict[RoleRules, frozenset[str]] = {}
+        self._kept = Kept()
 
     def compile(self, spec: ApiSpec, version: int) -> Compiled:
         """One snapshot of the API as its databases are now."""
@@ -85,14 +86,15 @@ class Compiler:
             known = self._known.get(connection.name)
             if known is None:
                 continue
-            for role in set(known.roles) - set(spec.roles):
-                del known.roles[role]
+            for rules in set(known.roles) - {role.rules for role in spec.roles}:
+                del known.roles[rules]
             connections[connection.name] = CompiledConnection(
                 Engine.SQLITE if known.identity.startswith("sqlite") else Engine.POSTGRES,
                 known.database.session if known.database is not None else connection.session,
             )
         self._compiled, self._unknown = queries, {}
-        assembled = assemble(spec, version, connections, queries, self._verdict)
+        assembled = assemble(spec, version, connections, queries, self, self._kept)
+        self._kept = assembled.kept
         return Compiled(assembled, tuple(w for known in self._known.values() for w in known.warnings), tuple(unreachable))
 
     def stale(self, spec: ApiSpec) -> tuple[str, ...]:
@@ -208,39 +210,47 @@ class Compiler:
             session.close()
             raise
 
-    def _verdict(self, query: QuerySpec, role: RoleSpec) -> Verdict:
-        """Decides a granted pair from what is known; a role's change applies although its database is away."""
+    def basis(self, role: RoleSpec) -> tuple[object, ...]:
+        """See `grants.Judge`."""
+        on = ((name, self._system(known), self._role(known, role)) for name, known in self._known.items())
+        return (self._unknown_masks(role), *on)
+
+    def verdict(self, query: QuerySpec, role: RoleSpec) -> Verdict:
+        """See `grants.Judge`: decides from what is known; a role's change applies although its database is away."""
         known = self._known[query.connection]
-        facts = self._compiled[query.name].facts
-        if facts is None or known.database is None:
-            return Verdict(refused=Refusal.DATABASE_UNREACHABLE, hint=_AWAY)
+        facts, system = self._compiled[query.name].facts, self._system(known)
         on = self._role(known, role)
-        if on is None:
+        if facts is None or system is None or on is None:
             return Verdict(refused=Refusal.DATABASE_UNREACHABLE, hint=_AWAY)
         if unknown := self._unknown_masks(role):
             return Verdict(refused=Refusal.UNKNOWN_MASK, hint=f"no connection has the masked column `{min(unknown)}`: correct its name")
-        return decide(facts.lineage, on.rules, known.database.system, facts.page_columns)
+        return decide(facts.lineage, on.rules, system, facts.page_columns)
+
+    def _system(self, known: _Known) -> frozenset[int | str] | None:
+        return known.database.system if known.database is not None else None
 
     def _role(self, known: _Known, role: RoleSpec) -> RoleOnDatabase | None:
-        if role not in known.roles:
+        rules = role.rules
+        if rules not in known.roles:
             if known.database is None:
                 return None
             try:
-                known.roles[role] = known.database.role(role)
+                known.roles[rules] = known.database.role(role)
             except (postgres_session.UnreachableError, postgres_session.ServerError):
                 return None
-        return known.roles[role]
+        return known.roles[rules]
 
     def _unknown_masks(self, role: RoleSpec) -> frozenset[str]:
         """Masked columns that no database has: a typing error must not unmask. A database never seen may have them."""
         if not role.masks:
             return frozenset()
-        if role not in self._unknown:
+        rules = role.rules
+        if rules not in self._unknown:
             found = [self._role(known, role) for known in self._known.values()]
             missing = [on.unresolved for on in found if on is not None]
             surely = len(missing) == len(found) and missing
-            self._unknown[role] = missing[0].intersection(*missing[1:]) if surely else frozenset()
-        return self._unknown[role]
+            self._unknown[rules] = missing[0].intersection(*missing[1:]) if surely else frozenset()
+        return self._unknown[rules]
 
 
 def _compile(database: Database, query: QuerySpec, big: BigNumbers) -> CompiledQuery:
@@ -256,4 +266,4 @@ def _compile(database: Database, query: QuerySpec, big: BigNumbers) -> CompiledQ
 
 
 def _digest(query: QuerySpec, big: BigNumbers) -> str:
-    return hashlib.sha256(repr((replace(query, place=""), query.sql, big)).encode()).hexdigest()
+    return hashlib.sha256(repr((query, query.sql, big)).encode()).hexdigest()

@@ -29,3 +29,8 @@ class RefusedUnit:
     role: str = ""
     place: str = ""
     detail: str = field(default="", repr=False)
+
+    @property
+    def what(self) -> tuple[str, str, str, str]:
+        """Unit, name, role and code: the same refusal, wherever it stands now."""
+        return self.unit, self.name, self.role, self.code

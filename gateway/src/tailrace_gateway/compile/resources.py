@@ -3,26 +3,30 @@
 Rejects nothing: what the resources' own rules admit is mapped; suspended keys and keys without a digest are left out.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import JsonValue
 from tailrace_contract.apikey import ApiKey
 from tailrace_contract.plan import ApiPlan, EmbeddedStorePlan, Nothing, PostgresStorePlan, PostgresTarget, RunStorePlan, Source, SourceKind
 from tailrace_contract.queryapi import Connection, Parameter, Query, QueryAPI, Role
-from tailrace_contract.resource import Document, SecretKeySource
+from tailrace_contract.resource import SecretKeySource
 from tailrace_contract.runstore import RunStore
 
-from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, KeySpec, MaskSpec, PageSpec, ParamSpec, QuerySpec, RoleSpec
+from tailrace_gateway.compile.spec import (
+    ApiSpec,
+    ConnectionSpec,
+    KeySpec,
+    MaskSpec,
+    PageSpec,
+    ParamSpec,
+    PlaceOf,
+    QuerySpec,
+    RoleSpec,
+    nowhere,
+)
 from tailrace_gateway.resources.state import Digest
-
-PlaceOf = Callable[[Document, tuple[str | int, ...]], str]
-"""Where a part of a document stands (`shop.yaml:12:7`), for messages."""
-
-
-def _nowhere(document: Document, path: tuple[str | int, ...]) -> str:
-    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +38,38 @@ class ServedKey:
     digests: tuple[Digest, ...]
 
 
+@dataclass(slots=True)
+class Mapped:
+    """What documents were mapped to the last time: the very same document is the very same spec again. Keys by their document's identity."""
+
+    api: QueryAPI | None = None
+    secrets: Path | None = None
+    parts: tuple[tuple[ConnectionSpec, ...], tuple[QuerySpec, ...], tuple[RoleSpec, ...]] = ((), (), ())
+    keys: dict[int, tuple[ServedKey, list[KeySpec]]] = field(default_factory=dict)
+
+
 def api_spec(
     api: QueryAPI,
     store: RunStore | None,
     keys: Sequence[ServedKey],
     secrets: Path,
-    place_of: PlaceOf = _nowhere,
+    place_of: PlaceOf = nowhere,
     sources: tuple[Source, ...] = (),
+    mapped: Mapped | None = None,
 ) -> ApiSpec:
-    """Everything of one API. `secrets` is the folder with NAMESPACE/SECRET/KEY; `sources` what else than the API itself was seen."""
+    """Everything of one API. `secrets` is the folder with NAMESPACE/SECRET/KEY; `sources` what else than the API itself was seen; `mapped` is kept by
+    the caller from one state to the next."""
     namespace = api.metadata.namespace
+    mapped = mapped if mapped is not None else Mapped()
+    if mapped.api is not api or mapped.secrets != secrets:
+        mapped.api, mapped.secrets = api, secrets
+        mapped.parts = (
+            tuple(_connection(each, secrets / namespace) for each in api.spec.connections),
+            tuple(_query(each) for each in api.spec.queries),
+            tuple(_role(each) for each in api.spec.roles),
+        )
+    mapped.keys = {id(served.key): _kept(served, mapped) for served in keys if not served.key.spec.suspended}
+    connections, queries, roles = mapped.parts
     plan = ApiPlan(
         namespace=namespace,
         name=api.metadata.name,
@@ -58,10 +84,10 @@ def api_spec(
         plan = plan.model_copy(update=update)
     return ApiSpec(
         api=plan,
-        connections=tuple(_connection(each, secrets / namespace) for each in api.spec.connections),
-        queries=tuple(_query(each, place_of(api, ("spec", "queries", n))) for n, each in enumerate(api.spec.queries)),
-        roles=tuple(_role(each, place_of(api, ("spec", "roles", n))) for n, each in enumerate(api.spec.roles)),
-        keys=tuple(spec for served in keys if not served.key.spec.suspended for spec in _keys(served, place_of(served.key, ("spec",)))),
+        connections=connections,
+        queries=queries,
+        roles=roles,
+        keys=tuple(spec for _, specs in mapped.keys.values() for spec in specs),
         sources=(
             Source(
                 kind=SourceKind.QUERY_API,
@@ -73,10 +99,20 @@ def api_spec(
             ),
             *sources,
         ),
+        place_of=place_of,
     )
 
 
-def _keys(served: ServedKey, place: str) -> list[KeySpec]:
+def _kept(served: ServedKey, mapped: Mapped) -> tuple[ServedKey, list[KeySpec]]:
+    last = mapped.keys.get(id(served.key))
+    if last is None or last[0].key is not served.key or last[0].digests != served.digests:
+        return served, _keys(served)
+    # 1, true and 1.0 are equal in Python and differ as bindings.
+    same = last[0].bind is served.bind or repr(last[0].bind) == repr(served.bind)
+    return last if same else (served, _keys(served))
+
+
+def _keys(served: ServedKey) -> list[KeySpec]:
     """One for the texts that are valid for the same time: while a key is replaced each of its texts has another."""
     spec = served.key.spec
     expires_us = round(spec.expires_at.timestamp() * 1_000_000) if spec.expires_at is not None else None
@@ -93,7 +129,6 @@ def _keys(served: ServedKey, place: str) -> list[KeySpec]:
             not_before_us=not_before_us,
             not_after_us=not_after_us,
             cidrs=spec.allowed_cidrs,
-            place=place,
         )
         for (not_before_us, not_after_us), texts in by_time.items()
     ]
@@ -144,7 +179,7 @@ def _param(name: str, param: Parameter) -> ParamSpec:
     )
 
 
-def _query(query: Query, place: str) -> QuerySpec:
+def _query(query: Query) -> QuerySpec:
     return QuerySpec(
         name=query.name,
         connection=query.connection,
@@ -156,16 +191,14 @@ def _query(query: Query, place: str) -> QuerySpec:
         timeout_ms=query.timeout_ms,
         page=PageSpec(query.page.key, query.page.default_size, query.page.max_size) if query.page is not None else None,
         record_params=query.record == "params",
-        place=place,
     )
 
 
-def _role(role: Role, place: str) -> RoleSpec:
+def _role(role: Role) -> RoleSpec:
     return RoleSpec(
         name=role.name,
         queries=role.queries,
         tables=role.tables.allow if role.tables is not None else None,
         masks=tuple(MaskSpec(mask.column, mask.with_) for mask in role.masks),
         filter_on_masked=role.filter_on_masked,
-        place=place,
     )

@@ -1,35 +1,21 @@
-"""Whole resources + compiled units → one Snapshot, its refusals, and the lineage that `explain` prints. Pure, no IO.
+"""Whole resources + compiled units → one Snapshot and its refusals. Pure, no IO.
 
-Rejects nothing as a whole: a unit that did not compile refuses, the rest stands. Size and time grow with queries × roles + keys.
+Rejects nothing as a whole: a unit that did not compile refuses, the rest stands. What did not change since the last snapshot is the same object
+in the next one, so that nobody after us need look at it again. Size grows with queries × roles + keys, time with what changed.
 """
 
 import hashlib
-import ipaddress
-import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tailrace_contract.codes import Refusal
-from tailrace_contract.plan import (
-    ConnectionPlan,
-    Engine,
-    Grant,
-    KeyPlan,
-    ParamPlan,
-    QueryPlan,
-    RolePlan,
-    Snapshot,
-    StatementPlan,
-)
+from tailrace_contract.plan import ConnectionPlan, Engine, QueryPlan, RolePlan, Snapshot, StatementPlan
 
-from tailrace_gateway.compile.decision import Verdict
 from tailrace_gateway.compile.facts import Facts
+from tailrace_gateway.compile.grants import Granted, Group, Judge, Subject, decide_role, granted, group
+from tailrace_gateway.compile.live_keys import PlannedKey, plan_keys
 from tailrace_gateway.compile.refusal import RefusedUnit
-from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, KeySpec, QuerySpec, RoleSpec
-from tailrace_gateway.serve.params import Faulty, Param
-
-_HEX_DIGEST = re.compile("[0-9a-f]{64}")
+from tailrace_gateway.compile.spec import ApiSpec, ConnectionSpec, QuerySpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +37,33 @@ class CompiledQuery:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedQuery:
+    """A query's plan with everything that it was made from."""
+
+    compiled: CompiledQuery
+    place: int
+    connection: ConnectionPlan
+    subject: Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The parts of one snapshot, for the next one: by name, grants by group, keys by their specs' identity."""
+
+    connections: Mapping[str, ConnectionPlan] = field(default_factory=dict)
+    queries: Mapping[str, PlannedQuery] = field(default_factory=dict)
+    groups: Mapping[Group, Granted] = field(default_factory=dict)
+    roles: Mapping[str, RolePlan] = field(default_factory=dict)
+    keys: Mapping[int, PlannedKey] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Assembled:
-    """The snapshot and what is to be told about it."""
+    """The snapshot, what is to be told about it, and its parts."""
 
     snapshot: Snapshot
     refusals: tuple[RefusedUnit, ...]
-
-
-def granted(role: RoleSpec, queries: Sequence[QuerySpec]) -> list[int]:
-    """Positions of the queries that a role names; `*` stands for any characters."""
-    exact = {pattern for pattern in role.queries if "*" not in pattern}
-    globs = [re.compile(".*".join(re.escape(part) for part in pattern.split("*")), re.DOTALL) for pattern in role.queries if "*" in pattern]
-    return [n for n, query in enumerate(queries) if query.name in exact or any(glob.fullmatch(query.name) for glob in globs)]
+    kept: Kept = field(default_factory=Kept, repr=False, compare=False)
 
 
 def assemble(
@@ -70,54 +71,67 @@ def assemble(
     version: int,
     connections: Mapping[str, CompiledConnection],
     queries: Mapping[str, CompiledQuery],
-    verdict: Callable[[QuerySpec, RoleSpec], Verdict],
+    judge: Judge,
+    before: Kept,
 ) -> Assembled:
-    """Puts a snapshot together. `verdict` decides a granted pair whose query has facts."""
+    """Puts a snapshot together. A `CompiledQuery` belongs to one text of one query's spec: another text comes with another object."""
     refusals: list[RefusedUnit] = []
-    places = {connection.name: n for n, connection in enumerate(spec.connections)}
-    connection_plans = tuple(_connection(connection, connections.get(connection.name)) for connection in spec.connections)
-    plans: list[QueryPlan] = []
+    connection_plans = {each.name: _connection(each, connections.get(each.name), before) for each in spec.connections}
+    places = {name: n for n, name in enumerate(connection_plans)}
+    planned: dict[str, PlannedQuery] = {}
     for query in spec.queries:
-        compiled = queries[query.name]
-        plans.append(_query(query, compiled, places[query.connection], connection_plans[places[query.connection]]))
+        compiled, place, plan = queries[query.name], places[query.connection], connection_plans[query.connection]
+        last = before.queries.get(query.name)
+        if last is None or last.compiled is not compiled or last.place != place or last.connection is not plan:
+            last = PlannedQuery(compiled, place, plan, _subject(query, compiled, place, plan))
+        planned[query.name] = last
         if compiled.facts is None:
             code = (compiled.refused or Refusal.NOT_PARSED).value
-            refusals.append(RefusedUnit("query", query.name, code, compiled.hint, place=query.place, detail=compiled.detail))
-    roles: list[RolePlan] = []
-    granted_params: list[dict[str, dict[str, ParamPlan]]] = []
-    declared = [[(param.name, param.model_dump_json(), param) for param in plan.params] for plan in plans]
+            where = spec.place_of("query", query.name)
+            refusals.append(RefusedUnit("query", query.name, code, compiled.hint, place=where, detail=compiled.detail))
+    subjects = [each.subject for each in planned.values()]
+    groups: dict[Group, Granted] = {}
+    positions: dict[tuple[str, ...], list[int]] = {}
+    roles: dict[str, RolePlan] = {}
     for role in spec.roles:
-        grants = []
-        params: dict[str, dict[str, ParamPlan]] = {}
-        for n in granted(role, spec.queries):
-            query = spec.queries[n]
-            if plans[n].refused is not None:
-                grants.append(Grant(query=n))
-                continue
-            decided = verdict(query, role)
-            grants.append(Grant(query=n, masks=decided.masks, refused=decided.refused.value if decided.refused else None))
-            if decided.refused is not None:
-                refusals.append(RefusedUnit("grant", query.name, decided.refused.value, decided.hint, role=role.name, place=role.place))
-                continue
-            for name, text, param in declared[n]:
-                params.setdefault(name, {})[text] = param
-        roles.append(RolePlan(name=role.name, grants=tuple(grants)))
-        granted_params.append(params)
-    keys = _keys(spec, granted_params, refusals)
+        if role.queries not in positions:
+            positions[role.queries] = granted(role.queries, spec.queries)
+        mark = group(role)
+        if mark not in groups:
+            groups[mark] = decide_role(role, positions[role.queries], subjects, judge, before.groups.get(mark))
+        given, old = groups[mark], before.roles.get(role.name)
+        roles[role.name] = (
+            old if old is not None and old.grants is given.grants else RolePlan.model_construct(name=role.name, grants=given.grants)
+        )
+        for pair in given.decided:
+            if pair.verdict is not None and pair.verdict.refused is not None:
+                code, hint, where = pair.verdict.refused.value, pair.verdict.hint, spec.place_of("role", role.name)
+                refusals.append(RefusedUnit("grant", pair.plan.name, code, hint, role=role.name, place=where))
+    role_places = {name: n for n, name in enumerate(roles)}
+    keys = plan_keys(spec.keys, role_places, [groups[group(role)].params for role in spec.roles], before.keys)
+    for each in keys.values():
+        if each.plan is None:
+            where = spec.place_of("key", each.spec.id)
+            refusals.append(RefusedUnit("key", each.spec.id, Refusal.INVALID_KEY.value, each.fault, role=each.spec.role, place=where))
     snapshot = Snapshot(
         version=version,
         api=spec.api,
         sources=spec.sources,
-        connections=connection_plans,
-        queries=tuple(plans),
-        roles=tuple(roles),
-        keys=tuple(keys),
+        connections=tuple(connection_plans.values()),
+        queries=tuple(each.plan for each in subjects),
+        roles=tuple(roles.values()),
+        keys=tuple(each.plan for each in keys.values() if each.plan is not None),
     )
-    return Assembled(snapshot, tuple(refusals))
+    return Assembled(snapshot, tuple(refusals), Kept(connection_plans, planned, groups, roles, keys))
 
 
-def _connection(spec: ConnectionSpec, compiled: CompiledConnection | None) -> ConnectionPlan:
-    return ConnectionPlan(
+def _subject(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: ConnectionPlan) -> Subject:
+    plan = _query(spec, compiled, place, connection)
+    return Subject(spec, plan, tuple((param.model_dump_json(), param) for param in plan.params))
+
+
+def _connection(spec: ConnectionSpec, compiled: CompiledConnection | None, before: Kept) -> ConnectionPlan:
+    plan = ConnectionPlan(
         name=spec.name,
         engine=compiled.engine if compiled is not None else Engine.POSTGRES,
         url_file=spec.url_file,
@@ -130,6 +144,8 @@ def _connection(spec: ConnectionSpec, compiled: CompiledConnection | None) -> Co
         pooler=spec.pooler,
         idempotency_table=spec.idempotency_table,
     )
+    last = before.connections.get(spec.name)
+    return last if last == plan else plan
 
 
 def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: ConnectionPlan) -> QueryPlan:
@@ -175,61 +191,3 @@ def version_of(plan: QueryPlan, connection: ConnectionPlan, depends: str) -> str
     # Which Secret, not where it is mounted: the same resources give the same versions in every data directory.
     where += "\n" + "/".join(connection.url_file.split("/")[-3:])
     return hashlib.sha256(f"{text}\n{where}\n{depends}".encode()).hexdigest()[:16]
-
-
-def _keys(spec: ApiSpec, params: Sequence[Mapping[str, Mapping[str, ParamPlan]]], refusals: list[RefusedUnit]) -> list[KeyPlan]:
-    roles = {role.name: n for n, role in enumerate(spec.roles)}
-    owners: dict[str, int] = {}
-    for key in spec.keys:
-        for digest in set(key.sha256):
-            owners[digest] = owners.get(digest, 0) + 1
-    checked: dict[tuple[int, str], str | None] = {}
-    plans = []
-    for key in spec.keys:
-        reason = _key_fault(key, roles, owners)
-        if reason is None and key.bind:
-            role = roles[key.role]
-            what = (role, json.dumps(key.bind, sort_keys=True))
-            if what not in checked:
-                checked[what] = _bind_fault(key, params[role])
-            reason = checked[what]
-        if reason is not None:
-            refusals.append(RefusedUnit("key", key.id, Refusal.INVALID_KEY.value, reason, role=key.role, place=key.place))
-            continue
-        plans.append(
-            KeyPlan(
-                id=key.id,
-                sha256=key.sha256,
-                role=roles[key.role],
-                bind=key.bind,
-                not_before_us=key.not_before_us,
-                not_after_us=key.not_after_us,
-                cidrs=key.cidrs,
-            )
-        )
-    return plans
-
-
-def _key_fault(key: KeySpec, roles: Mapping[str, int], owners: Mapping[str, int]) -> str | None:
-    if key.role not in roles:
-        return f"the API has no role `{key.role}`"
-    if not key.sha256 or not all(_HEX_DIGEST.fullmatch(digest) for digest in key.sha256):
-        return "it has no digest yet"
-    if any(owners[digest] > 1 for digest in key.sha256):
-        return "another ApiKey has the same key text: mint or bring a new one"
-    for cidr in key.cidrs:
-        try:
-            ipaddress.ip_network(cidr, strict=False)
-        except ValueError:
-            return f"`{cidr}` is no CIDR"
-    return None
-
-
-def _bind_fault(key: KeySpec, params: Mapping[str, Mapping[str, ParamPlan]]) -> str | None:
-    for name, value in key.bind.items():
-        for param in params.get(name, {}).values():
-            try:
-                Param(param, Engine.POSTGRES).fixed(value)
-            except Faulty as faulty:
-                return f"the bound value of `{name}` is not acceptable ({faulty.fault.value})"
-    return None

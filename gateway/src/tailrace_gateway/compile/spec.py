@@ -3,10 +3,19 @@
 Rejects nothing, does no IO; `tailrace_contract.resource` validates before, `compile.resources` maps to these.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 from tailrace_contract.plan import ApiPlan, Mask, Missing, ParamType, Pooler, Returns, Source
+
+PlaceOf = Callable[[str, str], str]
+"""Where a unit (`query`, `role`, `key`) of a name stands (`shop.yaml:12:7`), for messages. Asked only for a message: the look-up reads text again."""
+
+
+def nowhere(unit: str, name: str) -> str:
+    """The places of what stands in no file."""
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,7 @@ class PageSpec:
 
 @dataclass(frozen=True, slots=True)
 class QuerySpec:
-    """A saved query as its author wrote it. `place` says where (`shop.yaml:12`), for messages."""
+    """A saved query as its author wrote it."""
 
     name: str
     connection: str
@@ -66,7 +75,6 @@ class QuerySpec:
     timeout_ms: int | None = None
     page: PageSpec | None = None
     record_params: bool = False
-    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +94,20 @@ class RoleSpec:
     tables: tuple[str, ...] | None = None
     masks: tuple[MaskSpec, ...] = ()
     filter_on_masked: bool = False
-    place: str = ""
+
+    @property
+    def rules(self) -> "RoleRules":
+        """What verdicts depend on; roles that differ only in name and queries have the same."""
+        return RoleRules(self.tables, self.masks, self.filter_on_masked)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleRules:
+    """What a role shows of the queries that it grants."""
+
+    tables: tuple[str, ...] | None
+    masks: tuple[MaskSpec, ...]
+    filter_on_masked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +121,6 @@ class KeySpec:
     not_before_us: int | None = None
     not_after_us: int | None = None
     cidrs: tuple[str, ...] = ()
-    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +133,14 @@ class ApiSpec:
     roles: tuple[RoleSpec, ...] = ()
     keys: tuple[KeySpec, ...] = ()
     sources: tuple[Source, ...] = ()
+    place_of: PlaceOf = field(default=nowhere, repr=False, compare=False)
+
+    def says_the_same(self, other: "ApiSpec") -> bool:
+        """Whether nothing but what was seen, and where it stands, differs. 1, true and 1.0 are equal in Python and differ here."""
+        return (
+            (self.api, self.connections, self.roles) == (other.api, other.connections, other.roles)
+            and len(self.queries) == len(other.queries)
+            and len(self.keys) == len(other.keys)
+            and all(a is b or (a == b and repr(a) == repr(b)) for a, b in zip(self.queries, other.queries, strict=True))
+            and all(a is b or (a == b and repr(a.bind) == repr(b.bind)) for a, b in zip(self.keys, other.keys, strict=True))
+        )

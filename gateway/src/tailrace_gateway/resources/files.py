@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tailrace_contract.apikey import ApiKey
 from tailrace_contract.findings import Finding
 from tailrace_contract.ids import Ref
 
@@ -24,6 +25,8 @@ from tailrace_gateway.resources.vault import Vault
 
 SUFFIXES = (".yaml", ".yml", ".json")
 POLL_S = 0.2
+MANY_POLL_S = 0.6
+"""Secrets and keys are looked at as rarely as this if they are ten thousand; the resources' own files, which are few, each `poll_s`."""
 SETTLE_S = 0.05
 """A change is taken when nothing more happens for this long, at latest after `SETTLE_ROUNDS` of them: half-written files are rarely seen."""
 SETTLE_ROUNDS = 5
@@ -43,6 +46,16 @@ class Known:
     parts: Parts
 
 
+@dataclass(frozen=True, slots=True)
+class KeyFile:
+    """The file with an ApiKey's text as it was read: its path (None: the key names none), signature, and the text's digest or what is wrong."""
+
+    key: ApiKey
+    path: str | None
+    signature: Signature | None
+    result: str | ValueError
+
+
 class FileSource:
     """A `ResourceSource` over files. `paths`: files and directories; `data`: where Secrets and keys are kept.
 
@@ -56,20 +69,23 @@ class FileSource:
         self._keep = keep
         self._known: dict[str, Known] = {}
         self._good = Good()
-        self._key_files: dict[Ref, tuple[Signature | None, str | ValueError]] = {}
+        self._key_files: dict[Ref, KeyFile] = {}
         self._watched: tuple[str, ...] = ()
 
     async def states(self) -> AsyncIterator[ResourceState]:
         """The state now, then one after each change, at most about half a second later."""
         state = await asyncio.to_thread(self.read)
+        looked, behind, due = await asyncio.to_thread(self._look), await asyncio.to_thread(self._look_behind), 0.0
         yield state
-        looked = await asyncio.to_thread(self._look)
         while True:
-            began = time.monotonic()
             now = await asyncio.to_thread(self._look)
-            cost_s = time.monotonic() - began
-            if now == looked and not self._racy(now):
-                await asyncio.sleep(min(0.6, max(self._poll_s, 20 * cost_s)))
+            changed_behind = False
+            if (began := time.monotonic()) >= due:
+                behind_now = await asyncio.to_thread(self._look_behind)
+                changed_behind, behind = behind_now != behind, behind_now
+                due = time.monotonic() + min(MANY_POLL_S, 20 * (time.monotonic() - began))
+            if now == looked and not changed_behind and not self._racy(now):
+                await asyncio.sleep(self._poll_s)
                 continue
             for _ in range(SETTLE_ROUNDS):
                 await asyncio.sleep(SETTLE_S)
@@ -80,7 +96,7 @@ class FileSource:
             looked = now
             changed = await asyncio.to_thread(self.read)
             if changed != state:
-                state = changed
+                state, due = changed, 0.0
                 yield state
             else:
                 await asyncio.sleep(self._poll_s)
@@ -94,7 +110,6 @@ class FileSource:
         state = ResourceState(self._good.resources, findings, files=len(readings))
         if not self._keep:
             return state
-        self._watched = self._to_watch(state)
         return self._with_secrets(state)
 
     def _with_secrets(self, state: ResourceState) -> ResourceState:
@@ -105,31 +120,40 @@ class FileSource:
             findings.append(
                 Located("data directory", 1, 1, Finding((), f"Secrets can't be written ({error.strerror})", "make room or give access"))
             )
-        minted = False
-        digests: dict[Ref, tuple[Digest, ...]] = {}
-        keyless: dict[Ref, str] = {}
-        for ref, key in state.api_keys.items():
-            path = self._vault.key_file(key)
-            signature = _signature(path) if path is not None else None
-            held = self._key_files.get(ref)
-            if held is None or signature is None or held[0] != signature:
-                try:
-                    result: str | ValueError = self._vault.digest(key, sync=False)
-                    minted = minted or signature is None
-                except ValueError as error:
-                    result = error
-                except OSError as error:
-                    result = ValueError(f"the key can't be written ({error.strerror})")
-                self._key_files[ref] = held = (_signature(path) if path is not None else None, result)
-            if isinstance(held[1], str):
-                digests[ref] = (Digest(held[1]),)
-            else:
-                keyless[ref] = str(held[1])
-        if minted:
+        key_files = {ref: self._key_file(ref, key) for ref, key in state.api_keys.items()}
+        if any(each is not self._key_files.get(ref) and self._is_new(ref, each) for ref, each in key_files.items()):
             os.sync()  # Once for all of them: ten thousand syncs take a minute.
-        self._key_files = {ref: held for ref, held in self._key_files.items() if ref in digests or ref in keyless}
+        self._key_files = key_files
+        digests = {ref: (Digest(each.result),) for ref, each in key_files.items() if isinstance(each.result, str)}
+        keyless = {ref: str(each.result) for ref, each in key_files.items() if isinstance(each.result, ValueError)}
+        self._watched = self._to_watch(state)
         secrets = self._vault.fingerprint(state.query_apis.values(), ())
         return ResourceState(state.held, tuple(findings), digests, keyless, secrets, state.files)
+
+    def _key_file(self, ref: Ref, key: ApiKey) -> KeyFile:
+        """Reads (or mints) a key's text, unless the same key has the same file as before."""
+        last = self._key_files.get(ref)
+        if last is not None and last.key is key:
+            path = last.path
+        else:
+            found = self._vault.key_file(key)
+            path = str(found) if found is not None else None
+        signature = _signature(path) if path is not None else None
+        if last is not None and signature is not None and last.path == path and last.signature == signature:
+            return last if last.key is key else KeyFile(key, path, signature, last.result)
+        try:
+            result: str | ValueError = self._vault.digest(key, sync=False)
+        except ValueError as error:
+            result = error
+        except OSError as error:
+            result = ValueError(f"the key can't be written ({error.strerror})")
+        return KeyFile(key, path, _signature(path) if path is not None else None, result)
+
+    def _is_new(self, ref: Ref, file: KeyFile) -> bool:
+        """Whether its text may have been minted just now: no such file was known."""
+        last = self._key_files.get(ref)
+        known = last is not None and last.path == file.path and last.signature is not None
+        return file.key.spec.secret_name is not None and not (known and last is not None and last.signature == file.signature)
 
     def _files(self) -> list[str]:
         names: dict[str, None] = {}
@@ -163,17 +187,19 @@ class FileSource:
         return reading
 
     def _look(self) -> dict[str, Signature | None]:
-        """Signatures of everything that a state depends on."""
+        """Signatures of the resources' own files."""
         names = {name: _signature(name) for name in self._files()}
         names.update({str(path): _signature(path) for path in self._paths})
-        names.update({name: _signature(name) for name in self._watched})
         return names
+
+    def _look_behind(self) -> dict[str, Signature | None]:
+        """Signatures of everything else that a state depends on: Secrets and keys."""
+        return {name: _signature(name) for name in self._watched}
 
     def _to_watch(self, state: ResourceState) -> tuple[str, ...]:
         """Files besides the resources' own: what they refer to."""
         paths = [path for api in state.query_apis.values() for path in self._vault.referred(api)]
-        paths += [path for key in state.api_keys.values() if (path := self._vault.key_file(key)) is not None]
-        return tuple(map(str, paths))
+        return (*map(str, paths), *(each.path for each in self._key_files.values() if each.path is not None))
 
     def _racy(self, looked: dict[str, Signature | None]) -> bool:
         """Whether a file's content has to be compared although its signature is the same."""

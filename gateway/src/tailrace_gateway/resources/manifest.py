@@ -91,7 +91,7 @@ def chunks(text: str) -> list[tuple[int, str]]:
     line, held = 0, ""
     for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
         part = held + text[start:end]
-        if not held and any(each.startswith("%") for each in part.splitlines()) and not part.startswith("---"):
+        if not held and "%" in part and any(each.startswith("%") for each in part.splitlines()) and not part.startswith("---"):
             held = part
             continue
         found.append((line, part))

@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 from tailrace_contract import rules
@@ -32,6 +32,11 @@ class Entry:
     identity: str | None
     content: Resource | Secret | None
     findings: tuple[Finding, ...] = ()
+
+    def placed(self, file: str, before: int) -> "Entry":
+        """The same, of a part of `file` that `before` lines stand before."""
+        origin = self.origin
+        return Entry(Origin(file, origin.index, origin.line, origin.text, before), self.identity, self.content, self.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,7 @@ def read_file(file: str, text: str, known: Parts | None = None) -> tuple[FileRea
         part = parts.get(chunk) or (known or {}).get(chunk) or _part(chunk)
         parts[chunk] = part
         broken += [Located(file, e.line + before, e.column, Finding((), e.message, e.hint)) for e in part.errors]
-        entries += [replace(each, origin=replace(each.origin, file=file, before=before)) for each in part.entries]
+        entries += [each.placed(file, before) for each in part.entries]
     return FileReading(file, tuple(entries), tuple(broken)), parts
 
 

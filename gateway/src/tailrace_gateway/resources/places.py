@@ -1,28 +1,43 @@
-"""Where parts of documents stand, for many look-ups: each document's text is composed once. Pure; made anew for each state."""
+"""Where parts of one API's documents stand, for messages: looked up when asked, each text composed once. Pure; made anew for each state."""
 
 from tailrace_contract.findings import Path
-from tailrace_contract.resource import Document, Kind
+from tailrace_contract.queryapi import QueryAPI
+from tailrace_contract.resource import Kind
 
 from tailrace_gateway.resources.manifest import Locator
-from tailrace_gateway.resources.state import ResourceState
+from tailrace_gateway.resources.state import Origin, ResourceState
 
 
 class Places:
-    """Answers `FILE:LINE:COLUMN` for paths of resources of one state."""
+    """Answers `FILE:LINE:COLUMN` for units of one API in one state: a `query`, a `role`, or the `key` of an ApiKey NAMESPACE/NAME."""
 
-    def __init__(self, state: ResourceState) -> None:
+    def __init__(self, state: ResourceState, api: QueryAPI) -> None:
         self._state = state
+        self._api = api
         self._locators: dict[str, Locator] = {}
+        self._known: dict[tuple[str, str], str] = {}
 
-    def __call__(self, document: Document, path: Path) -> str:
-        """The place, or an empty text when the document is in no file. ApiKeys are many and short: their first line is near enough."""
-        kind = Kind(type(document).__name__)
-        origin = self._state.origin(kind, document.ref)
-        if not origin.file:
+    def __call__(self, unit: str, name: str) -> str:
+        """The place, or an empty text when the unit is in no file."""
+        if (unit, name) not in self._known:
+            self._known[unit, name] = self._find(unit, name)
+        return self._known[unit, name]
+
+    def _find(self, unit: str, name: str) -> str:
+        if unit == "key":
+            # ApiKeys are many and short: their first line is near enough.
+            held = self._state.held.get(f"{Kind.API_KEY} {name}")
+            return f"{held.origin.file}:{held.origin.first_line}:1" if held is not None and held.origin.file else ""
+        names = [each.name for each in (self._api.spec.queries if unit == "query" else self._api.spec.roles)]
+        origin = self._state.origin(Kind.QUERY_API, self._api.ref)
+        if not origin.file or name not in names:
             return ""
-        if kind is Kind.API_KEY or not origin.text:
-            return f"{origin.file}:{origin.first_line}:1"
+        line, column = self._place(origin, ("spec", "queries" if unit == "query" else "roles", names.index(name)))
+        return f"{origin.file}:{line + origin.before}:{column}"
+
+    def _place(self, origin: Origin, path: Path) -> tuple[int, int]:
+        if not origin.text:
+            return origin.line, 1
         if origin.text not in self._locators:
             self._locators[origin.text] = Locator(origin.text)
-        line, column = self._locators[origin.text].place(origin.index, path)
-        return f"{origin.file}:{line + origin.before}:{column}"
+        return self._locators[origin.text].place(origin.index, path)

@@ -6,6 +6,7 @@ wrong with newer forms (`findings`), and whether anything served is older than w
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from tailrace_contract.apikey import ApiKey
@@ -76,7 +77,7 @@ class Digest:
     not_after_us: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ResourceState:
     """Everything that is in force now. `held` is by identity: `KIND NAMESPACE/NAME`.
 
@@ -99,17 +100,17 @@ class ResourceState:
         """Whether something in the source could not be taken, so that an older form (or nothing) holds in its place."""
         return bool(self.findings)
 
-    @property
+    @cached_property
     def query_apis(self) -> dict[Ref, QueryAPI]:
         """By namespace and name."""
         return {each.resource.ref: each.resource for each in self.held.values() if isinstance(each.resource, QueryAPI)}
 
-    @property
+    @cached_property
     def api_keys(self) -> dict[Ref, ApiKey]:
         """By namespace and name."""
         return {each.resource.ref: each.resource for each in self.held.values() if isinstance(each.resource, ApiKey)}
 
-    @property
+    @cached_property
     def run_stores(self) -> dict[Ref, RunStore]:
         """By namespace and name."""
         return {each.resource.ref: each.resource for each in self.held.values() if isinstance(each.resource, RunStore)}

@@ -81,9 +81,12 @@ class Sight:
 
 
 class Tables:
-    """Everything that a call is served from. Never changed; a new snapshot makes new ones."""
+    """Everything that a call is served from. Never changed; a new snapshot makes new ones.
 
-    def __init__(self, snapshot: Snapshot, secret: bytes | None) -> None:
+    `before`: the last tables. What was worked out there of the very same plans is taken over, so that a change costs what it changes.
+    """
+
+    def __init__(self, snapshot: Snapshot, secret: bytes | None, before: "Tables | None" = None) -> None:
         self.snapshot = snapshot
         self.version = snapshot.version
         self.hide_forbidden = snapshot.api.hide_forbidden
@@ -92,18 +95,33 @@ class Tables:
         _unique("connection", (connection.name for connection in snapshot.connections))
         _unique("query", (query.name for query in snapshot.queries))
         _unique("role", (role.name for role in snapshot.roles))
-        self.queries = tuple(_query(n, plan, snapshot.connections) for n, plan in enumerate(snapshot.queries))
+        self._secret = secret
+        before = before if before is not None and before._secret == secret else None
+        old = before.queries if before is not None else ()
+        self.queries: tuple[Query, ...] = tuple(
+            _kept_query(old[n] if n < len(old) else None, n, plan, snapshot.connections) for n, plan in enumerate(snapshot.queries)
+        )
         if secret is None and any(query.plan.page for query in self.queries):
             raise SnapshotRefused("The gateway's secret cannot be read, and cursors need it.")
         self._by_name = {query.name: query for query in self.queries}
         masker = None if secret is None else mask_key(secret)
         known: dict[object, Sight] = {}
-        self.roles = tuple(self._grants(role.name, role.grants, masker, known) for role in snapshot.roles)
+        whole: dict[int, dict[int, Sight]] = {}
+        """Tables of grants by the identity of the grants: many roles share theirs."""
+        if before is not None and len(old) == len(self.queries) and all(a is b for a, b in zip(old, self.queries, strict=True)):
+            whole = {id(role.grants): table for role, table in zip(before.snapshot.roles, before.roles, strict=True)}
+        made = []
+        for role in snapshot.roles:
+            if id(role.grants) not in whole:
+                whole[id(role.grants)] = self._grants(role.name, role.grants, masker, known)
+            made.append(whole[id(role.grants)])
+        self.roles: tuple[dict[int, Sight], ...] = tuple(made)
         self._bound: dict[tuple[str, int], Bound | None] = {}
         """Bindings of (key, query), made at their first call. Bounded by what is granted."""
         self._keys: dict[bytes, Key] = {}
+        kept = {id(key.plan): key for key in before._keys.values()} if before is not None else {}
         for plan in snapshot.keys:
-            self._add(plan)
+            self._add(plan, kept.get(id(plan)))
 
     def _grants(self, role: str, grants: tuple[Grant, ...], masker: MaskKey | None, known: dict[object, Sight]) -> dict[int, Sight]:
         table: dict[int, Sight] = {}
@@ -121,10 +139,10 @@ class Tables:
             table[grant.query] = known[mark]
         return table
 
-    def _add(self, plan: KeyPlan) -> None:
+    def _add(self, plan: KeyPlan, before: Key | None) -> None:
         if plan.role >= len(self.roles):
             raise SnapshotRefused(f"key {plan.id}: its role does not exist")
-        key = Key(plan, _networks(f"key {plan.id}", plan.cidrs))
+        key = before or Key(plan, _networks(f"key {plan.id}", plan.cidrs))
         for text in plan.sha256:
             try:
                 digest = bytes.fromhex(text)
@@ -205,6 +223,13 @@ def _query(index: int, plan: QueryPlan, connections: tuple[ConnectionPlan, ...])
     except ValueError:
         raise SnapshotRefused(f"{unit}: its parameters are not valid") from None
     return Query(index, plan, connection, spec, unbound, None if plan.refused is None else refusal(plan.refused))
+
+
+def _kept_query(old: Query | None, index: int, plan: QueryPlan, connections: tuple[ConnectionPlan, ...]) -> Query:
+    """The old one if it was made of the very same plans."""
+    if old is not None and old.plan is plan and plan.connection < len(connections) and old.connection is connections[plan.connection]:
+        return old
+    return _query(index, plan, connections)
 
 
 def _check_statements(unit: str, plan: QueryPlan, engine: Engine) -> None:

@@ -116,7 +116,9 @@ class Catalog:
 _USER = "nspname NOT IN ('pg_catalog', 'information_schema') AND nspname !~ '^pg_(toast|temp)'"
 
 _FINGERPRINT = """
-SELECT md5(concat_ws('|', current_setting('search_path'), current_user, current_schemas(true)::text,
+SELECT md5(concat_ws('|', current_setting('search_path'), current_user, current_schemas(true)::text, current_setting('server_version_num'),
+  (SELECT rolsuper FROM pg_roles WHERE rolname = current_user), has_database_privilege(current_database(), 'TEMP'), pg_is_in_recovery(),
+  (SELECT string_agg(concat_ws(',', oid, nspname, has_schema_privilege(oid, 'USAGE')), ';' ORDER BY oid) FROM pg_namespace WHERE @user@),
   (SELECT md5(string_agg(concat_ws(',', c.oid, relname, nspname, relkind, relowner, relrowsecurity, relispartition), ';' ORDER BY c.oid))
      FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE relkind IN ('r','v','m','p','f') AND @user@),
   (SELECT md5(string_agg(concat_ws(',', attrelid, attnum, attname, atttypid, atttypmod, attnotnull, attgenerated, attisdropped), ';' ORDER BY attrelid, attnum))
@@ -139,7 +141,7 @@ SELECT md5(concat_ws('|', current_setting('search_path'), current_user, current_
 
 
 def fingerprint(session: Session) -> str:
-    """32 hex digits over columns, view definitions, functions, indexes, types and the path: unequal → recompile."""
+    """32 hex digits over columns, view definitions, functions, indexes, types, the path and what our role may: unequal → recompile."""
     return str(session.rows(_FINGERPRINT)[0][0])
 
 

@@ -181,13 +181,18 @@ class Session:
         if result.status != pq.ExecStatus.COMMAND_OK:
             sqlstate = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
             message = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
-            if not sqlstate or sqlstate[:2] in ("08", "53", "57"):
+            if not sqlstate or _passes(sqlstate):
                 raise UnreachableError("the connection broke")
             raise ServerError(sqlstate, message)
 
 
+def _passes(sqlstate: str) -> bool:
+    """Whether it says something of this moment (lost, out of something, ended, a lock or a conflict), nothing of the statement."""
+    return sqlstate[:2] in ("08", "40", "53", "55", "57")
+
+
 def _translated(error: psycopg.Error, connection: psycopg.Connection[Any]) -> Exception:
     sqlstate = error.sqlstate or ""
-    if connection.closed or connection.broken or sqlstate[:2] in ("08", "53", "57") or not sqlstate:
+    if connection.closed or connection.broken or _passes(sqlstate) or not sqlstate:
         return UnreachableError("the connection broke")
     return ServerError(sqlstate, error.diag.message_primary or "")

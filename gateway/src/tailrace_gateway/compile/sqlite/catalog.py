@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tailrace_gateway.compile.postgres.session import ServerError
 from tailrace_gateway.compile.sqlite.session import Session
 
 ROWID_NAMES = frozenset({"rowid", "oid", "_rowid_"})
@@ -116,4 +117,8 @@ def opened_by_view(session: Session, name: str) -> frozenset[str]:
         int(root): str(table).lower() for table, root in session.rows("SELECT tbl_name, rootpage FROM sqlite_schema WHERE rootpage > 0")
     }
     quoted = '"' + name.replace('"', '""') + '"'
-    return frozenset(roots[page] for page in session.opened(f"SELECT * FROM {quoted}", 0) if page in roots)  # noqa: S608
+    try:
+        opened = session.opened(f"SELECT * FROM {quoted}", 0)  # noqa: S608
+    except ServerError:
+        return frozenset()  # A view of what isn't there any more: no statement can use it.
+    return frozenset(roots[page] for page in opened if page in roots)

@@ -65,7 +65,8 @@ class SqliteDatabase:
         owners = self._owners(tree)
         functions = self._functions(prepared, owners, write=query.write)
         lineage = self._lineage(tree, prepared, opened, owners, write=query.write)
-        columns = tuple(ColumnPlan(name=name, encoding=Encoding.STORAGE) for name, _, _ in prepared.columns)
+        encoding = Encoding.STORAGE_QUOTED if big_numbers is BigNumbers.STRING else Encoding.STORAGE
+        columns = tuple(ColumnPlan(name=name, encoding=encoding) for name, _, _ in prepared.columns)
         page = page_plan(self._session, self.catalog, query.page, tree, placed, columns) if query.page is not None else None
         timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
         return Facts(
