@@ -11,7 +11,8 @@ import pytest
 from tailrace_contract.plan import Durability, OnFull
 from tailrace_contract.run import ClientClass, Epoch, Run, Sequence, ServedBy
 from tailrace_gateway.observe import Event, Observation
-from tailrace_gateway.runs.recorder import EmbeddedRecorder, draw_epoch
+from tailrace_gateway.runs.place import EmbeddedPlace
+from tailrace_gateway.runs.recorder import StoreRecorder, draw_epoch
 from tailrace_gateway.serve.recording import RunsUnavailable
 
 BLANK = Run(
@@ -48,13 +49,13 @@ def seen() -> list[Observation]:
 
 
 @pytest.fixture
-async def recorder(path: Path, seen: list[Observation]) -> AsyncIterator[EmbeddedRecorder]:
-    made = EmbeddedRecorder(path, seen.append, alone=True)
+async def recorder(path: Path, seen: list[Observation]) -> AsyncIterator[StoreRecorder]:
+    made = StoreRecorder(path.parent, seen.append, alone=True, place=EmbeddedPlace(path))
     yield made
     await made.close()
 
 
-def drawn(recorder: EmbeddedRecorder) -> Run:
+def drawn(recorder: StoreRecorder) -> Run:
     epoch, sequence = recorder.draw()
     return replace(BLANK, epoch=epoch, sequence=sequence)
 
@@ -64,7 +65,7 @@ def rows(path: Path, sql: str) -> list[tuple[object, ...]]:
         return connection.execute(sql).fetchall()
 
 
-async def test_a_stored_run_is_in_the_file(recorder: EmbeddedRecorder, path: Path) -> None:
+async def test_a_stored_run_is_in_the_file(recorder: StoreRecorder, path: Path) -> None:
     run = drawn(recorder)
     await recorder.store(run)
     sql = """SELECT r.seq, q.name, v.name, k.name, c.name, e.name, status, rows, bytes, hex(trace), client, served_by FROM runs r
@@ -73,20 +74,20 @@ async def test_a_stored_run_is_in_the_file(recorder: EmbeddedRecorder, path: Pat
     assert rows(path, sql) == [(1, "q", "v", "t/k", "c", "", 200, 5, 6, BLANK.trace.upper(), 1, 1)]
 
 
-async def test_many_at_once_have_no_gaps(recorder: EmbeddedRecorder, path: Path) -> None:
+async def test_many_at_once_have_no_gaps(recorder: StoreRecorder, path: Path) -> None:
     await asyncio.gather(*(recorder.store(drawn(recorder)) for _ in range(500)))
     assert rows(path, "SELECT count(*), max(seq), count(DISTINCT epoch) FROM runs") == [(500, 500, 1)]
 
 
 async def test_what_is_open_ends_or_is_aborted(path: Path, seen: list[Observation]) -> None:
-    first = EmbeddedRecorder(path, seen.append, alone=True)
+    first = StoreRecorder(path.parent, seen.append, alone=True, place=EmbeddedPlace(path))
     ended, left = drawn(first), drawn(first)
     await first.open(ended)
     await first.open(left)
     assert rows(path, "SELECT count(*) FROM runs") == [(0,)]
     await first.store(replace(ended, rows=9))
     await first.close()
-    second = EmbeddedRecorder(path, seen.append, alone=True)
+    second = StoreRecorder(path.parent, seen.append, alone=True, place=EmbeddedPlace(path))
     await second.store(drawn(second))
     await second.close()
     sql = "SELECT rows, (SELECT name FROM names WHERE id = code) FROM runs WHERE epoch = %d ORDER BY seq"
@@ -94,7 +95,7 @@ async def test_what_is_open_ends_or_is_aborted(path: Path, seen: list[Observatio
     assert rows(path, "SELECT count(*) FROM open_runs") == [(0,)]
 
 
-async def test_a_cancelled_caller_leaves_his_run(recorder: EmbeddedRecorder, path: Path) -> None:
+async def test_a_cancelled_caller_leaves_his_run(recorder: StoreRecorder, path: Path) -> None:
     task = asyncio.create_task(recorder.store(drawn(recorder)))
     await asyncio.sleep(0)
     task.cancel()
@@ -103,7 +104,7 @@ async def test_a_cancelled_caller_leaves_his_run(recorder: EmbeddedRecorder, pat
 
 
 @pytest.mark.parametrize("on_full", list(OnFull))
-async def test_a_store_that_takes_nothing(recorder: EmbeddedRecorder, path: Path, seen: list[Observation], on_full: OnFull) -> None:
+async def test_a_store_that_takes_nothing(recorder: StoreRecorder, path: Path, seen: list[Observation], on_full: OnFull) -> None:
     path.write_bytes(b"not a database" * 100)
     recorder.configure(Durability.DISK, on_full)
     if on_full is OnFull.REJECT:
@@ -118,7 +119,7 @@ async def test_a_store_that_takes_nothing(recorder: EmbeddedRecorder, path: Path
     assert rows(path, "SELECT seq, status FROM runs ORDER BY seq") == ([(1, 503), (2, 200)] if on_full is OnFull.REJECT else [(2, 200)])
 
 
-async def test_a_store_of_another_version_is_left_alone(recorder: EmbeddedRecorder, path: Path) -> None:
+async def test_a_store_of_another_version_is_left_alone(recorder: StoreRecorder, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
         connection.execute("CREATE TABLE runs (a)")

@@ -53,6 +53,7 @@ class Event(StrEnum):
     CALL_FINISHED = "call_finished"
     CALL_FAILED = "call_failed"
     RUN_STORE_FAILED = "run_store_failed"
+    RUN_STORE_CHANGED = "run_store_changed"
     SERVER_MESSAGE = "server_message"
 
 
@@ -92,6 +93,7 @@ DECLARED: dict[Event, Declared] = {
     Event.CALL_FINISHED: _declared(None, "A call was answered", "query", "status", "code", "served_by", "duration_s", "database_s"),
     Event.CALL_FAILED: _declared(Level.ERROR, "A call failed inside the gateway", "run", "error", "at"),
     Event.RUN_STORE_FAILED: _declared(Level.ERROR, "Runs cannot be stored", "reason", "runs"),
+    Event.RUN_STORE_CHANGED: _declared(Level.WARNING, "Another run store is named: runs stay in the first one until a restart"),
     Event.SERVER_MESSAGE: _declared(Level.WARNING, "The HTTP server reported a problem", "logger", "level"),
 }
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from prometheus_client import disable_created_metrics, make_asgi_app
 from pydantic import ValidationError
-from tailrace_contract.plan import SNAPSHOT_LIMIT_BYTES, Snapshot
+from tailrace_contract.plan import SNAPSHOT_LIMIT_BYTES, RunStorePlan, Snapshot
 from tailrace_contract.report import Report
 
 from tailrace_gateway.app import create_app
@@ -36,8 +36,8 @@ from tailrace_gateway.resources.private import make_private_directory, read_boun
 from tailrace_gateway.routes.description import router as description
 from tailrace_gateway.routes.history import router as history
 from tailrace_gateway.routes.usage import router as usage
-from tailrace_gateway.runs.reading import store_file
-from tailrace_gateway.runs.recorder import EmbeddedRecorder
+from tailrace_gateway.runs.place import Place, keep_plan, place_of
+from tailrace_gateway.runs.recorder import StoreRecorder
 from tailrace_gateway.secret import read_or_make_secret
 from tailrace_gateway.serve.serving import Serving
 from tailrace_gateway.serve.tables import Tables
@@ -129,7 +129,9 @@ class Worker:
         self.observe = observe
         self.metrics = metrics
         self.secret = read_or_make_secret(settings.secret_file, make=settings.secret is None)
-        self.recorder = EmbeddedRecorder(store_file(settings.data), observe, alone=settings.alone)
+        self.recorder = StoreRecorder(settings.data, observe, alone=settings.alone)
+        self.place: Place | None = None
+        """Where runs are kept: as the first snapshot says, until the process ends."""
         self.serving = Serving(self.recorder, observe)
         self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe)
         self._offered: int | None = None
@@ -172,6 +174,7 @@ class Worker:
             self.observe(observation(Event.SNAPSHOT_REFUSED, version=snapshot.version, reason=refused.message))
             return
         self.recorder.configure(snapshot.api.durability, snapshot.api.on_full)
+        await self._keep_runs(snapshot.api.run_store)
         self.serving.swap(tables)
         if self.tables is None:
             # Most of this lives as long as the process: the collector need not walk it at every change.
@@ -189,6 +192,15 @@ class Worker:
                 duration_ms=round((time.monotonic() - began) * 1000, 1),
             )
         )
+
+    async def _keep_runs(self, plan: RunStorePlan) -> None:
+        place = place_of(plan, self.settings.data)
+        if self.place is None:
+            self.place = place
+            self.recorder.keep_in(place)
+            await asyncio.to_thread(keep_plan, self.settings.data, plan)
+        elif self.place != place:
+            self.observe(observation(Event.RUN_STORE_CHANGED))
 
     async def run(self, ending: asyncio.Event) -> None:
         """Serves until `ending` is set and calls under way have ended."""
@@ -222,8 +234,7 @@ class Worker:
     def _listeners(self) -> list[Listener]:
         """Every socket, or none (OSError)."""
         settings = self.settings
-        store = store_file(settings.data)
-        routers = (description(), history(store), usage(store))
+        routers = (description(), history(lambda: self.place), usage(lambda: self.place))
         made: list[Listener] = []
         try:
             behind = create_app(self.serving, routers, behind_data_plane=True)

@@ -25,11 +25,15 @@ from tailrace_gateway.console import Console
 from tailrace_gateway.routes import history as history_route
 from tailrace_gateway.routes import usage as usage_route
 from tailrace_gateway.routes.caller import Caller
+from tailrace_gateway.runs import history as pages
+from tailrace_gateway.runs import verify as proof
 from tailrace_gateway.runs.commands import inspect, tail, verify_data
-from tailrace_gateway.runs.history import Follower, HistoryFilter, history, rfc3339, run_json
+from tailrace_gateway.runs.embedded import EmbeddedReader
+from tailrace_gateway.runs.history import HistoryFilter, Page, rfc3339, run_json
+from tailrace_gateway.runs.place import EmbeddedPlace
 from tailrace_gateway.runs.reading import ReadTimeout, StoreUnreadable, reading
-from tailrace_gateway.runs.usage import Usage, UsageFilter, day_of, usage, usage_csv, usage_json
-from tailrace_gateway.runs.verify import SpoolEpoch, SpoolStatus, gaps_of, merged, verify
+from tailrace_gateway.runs.usage import Usage, UsageFilter, day_of, usage_csv, usage_json
+from tailrace_gateway.runs.verify import Report, SpoolEpoch, SpoolStatus, gaps_of, merged
 from tailrace_gateway.serve.admission import Refused
 from tailrace_gateway.serve.tables import Key
 
@@ -89,6 +93,18 @@ def store_of(runs: Values[Run], opened: Values[Run] = (), path: Path | str = ":m
             more = (r.batch, trace, _CLIENTS.index(r.client), _SERVED.index(r.served_by), r.params)
             connection.execute(f"INSERT INTO {table} VALUES ({','.join('?' * 19)})", (*values, *more))
     return connection
+
+
+def history(store: sqlite3.Connection, wanted: HistoryFilter) -> Page | None:
+    return EmbeddedReader(store).history(wanted)
+
+
+def usage(store: sqlite3.Connection, wanted: UsageFilter) -> list[Usage]:
+    return EmbeddedReader(store).usage(wanted)
+
+
+def verify(store: sqlite3.Connection | None, *more: Any) -> Report:
+    return proof.verify(None if store is None else EmbeddedReader(store), *more)
 
 
 names = st.sampled_from(["", "a", "b", "c d"])
@@ -212,28 +228,28 @@ def test_what_is_nowhere_is_missing(stored: set[int], opened: set[int], spooled:
 
 def test_a_follower_shows_each_run_once_streams_when_they_end() -> None:
     store = store_of([a_run(1, 1), a_run(1, 2), a_run(1, 4)], [a_run(1, 3)])
-    follower = Follower(store)
-    assert list(follower.news(store)) == []
+    follower = pages.Follower(EmbeddedReader(store))
+    assert list(follower.news(EmbeddedReader(store))) == []
     later = store_of([a_run(1, n) for n in (1, 2, 3, 4, 6)] + [a_run(2, 1)], [a_run(1, 5)])
-    assert [(run.epoch, run.sequence) for run in follower.news(later)] == [(2, 1), (1, 3), (1, 6)]
-    assert list(follower.news(later)) == []
+    assert [(run.epoch, run.sequence) for run in follower.news(EmbeddedReader(later))] == [(2, 1), (1, 3), (1, 6)]
+    assert list(follower.news(EmbeddedReader(later))) == []
     last = store_of([a_run(1, n) for n in (1, 2, 3, 4, 5, 6)] + [a_run(2, 1)])
-    assert [run.sequence for run in follower.news(last)] == [5]
+    assert [run.sequence for run in follower.news(EmbeddedReader(last))] == [5]
 
 
 def execute(path: Path, sql: str, timeout_s: float = 10.0) -> None:
-    with reading(path, timeout_s) as connection:
-        assert connection is not None
-        connection.execute(sql).fetchall()
+    with reading(EmbeddedPlace(path), timeout_s) as reader:
+        assert isinstance(reader, EmbeddedReader)
+        reader._connection.execute(sql).fetchall()
 
 
 def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:
     path = tmp_path / "runs.sqlite"
-    with reading(path) as connection:
-        assert connection is None
+    with reading(EmbeddedPlace(path)) as reader:
+        assert reader is None
     assert not path.exists()
     path.write_text("no database " * 1000)
-    with pytest.raises(StoreUnreadable), reading(path):
+    with pytest.raises(StoreUnreadable), reading(EmbeddedPlace(path)):
         pass
     path.unlink()
     store = store_of([a_run(1, 1)], path=path)
@@ -243,14 +259,14 @@ def test_a_store_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(StoreUnreadable):
         execute(path, "DELETE FROM runs")
     store.execute("PRAGMA user_version = 99")
-    with pytest.raises(StoreUnreadable), reading(path):
+    with pytest.raises(StoreUnreadable), reading(EmbeddedPlace(path)):
         pass
 
 
 def app(path: Path, key: str = "retail/me") -> httpx.AsyncClient:
     inner = FastAPI()
-    inner.include_router(history_route.router(path))
-    inner.include_router(usage_route.router(path, lambda: datetime(2025, 6, 15, tzinfo=UTC)))
+    inner.include_router(history_route.router(lambda: EmbeddedPlace(path)))
+    inner.include_router(usage_route.router(lambda: EmbeddedPlace(path), lambda: datetime(2025, 6, 15, tzinfo=UTC)))
 
     @inner.exception_handler(Refused)
     async def refuse(request: Request, error: Refused) -> Response:

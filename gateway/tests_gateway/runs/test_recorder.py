@@ -11,18 +11,19 @@ import pytest
 from tailrace_contract.plan import Durability, OnFull
 from tailrace_contract.run import ClientClass, Run, ServedBy
 from tailrace_gateway.errors import RecorderLocked
-from tailrace_gateway.runs.history import HistoryFilter, history
+from tailrace_gateway.runs.history import HistoryFilter
+from tailrace_gateway.runs.place import EmbeddedPlace
 from tailrace_gateway.runs.reading import reading
-from tailrace_gateway.runs.recorder import EmbeddedRecorder, take_lock
+from tailrace_gateway.runs.recorder import StoreRecorder, take_lock
 from tailrace_gateway.runs.verify import verify
 from tailrace_gateway.serve.recording import RunsUnavailable
 
 
-def recorder_of(data: Path) -> EmbeddedRecorder:
-    return EmbeddedRecorder(data / "runs.sqlite", lambda observed: None, alone=True)
+def recorder_of(data: Path) -> StoreRecorder:
+    return StoreRecorder(data, lambda observed: None, alone=True, place=EmbeddedPlace(data / "runs.sqlite"))
 
 
-def a_run(recorder: EmbeddedRecorder, status: int = 200, code: str = "") -> Run:
+def a_run(recorder: StoreRecorder, status: int = 200, code: str = "") -> Run:
     epoch, sequence = recorder.draw()
     return Run(
         epoch=epoch,
@@ -48,10 +49,10 @@ def a_run(recorder: EmbeddedRecorder, status: int = 200, code: str = "") -> Run:
 
 
 def stored(data: Path) -> dict[int, tuple[int, str]]:
-    with reading(data / "runs.sqlite") as connection:
+    with reading(EmbeddedPlace(data / "runs.sqlite")) as connection:
         assert connection is not None
         assert verify(connection, None).missing == 0
-        page = history(connection, HistoryFilter(1000))
+        page = connection.history(HistoryFilter(1000))
         assert page is not None
         return {run.sequence: (run.status, run.code) for run in page.runs}
 
@@ -61,9 +62,9 @@ async def test_runs_come_back_as_they_were(tmp_path: Path) -> None:
     runs = [a_run(recorder) for _ in range(300)]
     await asyncio.gather(*(recorder.store(run) for run in runs))
     await recorder.close()
-    with reading(tmp_path / "runs.sqlite") as connection:
+    with reading(EmbeddedPlace(tmp_path / "runs.sqlite")) as connection:
         assert connection is not None
-        page = history(connection, HistoryFilter(1000))
+        page = connection.history(HistoryFilter(1000))
     assert page is not None
     assert list(page.runs) == runs[::-1]
 
@@ -76,7 +77,8 @@ async def test_what_was_refused_is_stored_as_refused(tmp_path: Path) -> None:
     recorder.configure(Durability.DISK, OnFull.REJECT)
     store = tmp_path / "runs.sqlite"
     aside = tmp_path / "aside"
-    await asyncio.to_thread(recorder._close)
+    assert recorder._writer is not None
+    await asyncio.to_thread(recorder._writer.close)
     store.rename(aside)
     store.mkdir()
     with pytest.raises(RunsUnavailable):
@@ -100,7 +102,7 @@ async def test_what_was_open_is_aborted_at_the_next_start(tmp_path: Path) -> Non
     await again.store(a_run(again))
     await again.close()
     with sqlite3.connect(tmp_path / "runs.sqlite") as connection:
-        codes = connection.execute("SELECT n.name FROM runs JOIN names n ON n.id = code ORDER BY epoch").fetchall()
+        codes = connection.execute("SELECT n.name FROM runs JOIN names n ON n.id = code ORDER BY n.name DESC").fetchall()
     assert codes == [("aborted",), ("",)]
 
 

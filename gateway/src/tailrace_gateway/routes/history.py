@@ -1,7 +1,7 @@
 """`GET /history`: the caller's own runs, newest first. IO: reads the run store, on a worker thread."""
 
 import re
-from pathlib import Path
+from collections.abc import Callable
 
 from fastapi import APIRouter, Request, Response
 from tailrace_contract.codes import Fault
@@ -10,8 +10,9 @@ from tailrace_contract.run import parse_run_id
 from tailrace_gateway.describe.schemas import json_text
 from tailrace_gateway.routes.caller import CallerOf
 from tailrace_gateway.routes.query_arguments import integer, query_arguments, refused
-from tailrace_gateway.runs.history import LIMIT_DEFAULT, LIMIT_MAX, HistoryFilter, Page, history, page_json
-from tailrace_gateway.runs.reading import ReadTimeout, StoreUnreadable, reading
+from tailrace_gateway.runs.history import LIMIT_DEFAULT, LIMIT_MAX, HistoryFilter, Page, page_json
+from tailrace_gateway.runs.place import Place
+from tailrace_gateway.runs.reading import ReadTimeout, StoreUnreadable, reading_or_none
 from tailrace_gateway.serve.admission import Refused
 
 
@@ -34,8 +35,8 @@ def history_filter(query: bytes, own_key: str) -> HistoryFilter | None:
     return HistoryFilter(limit, own_key, given.get("query"), status, after)
 
 
-def router(store: Path) -> APIRouter:
-    """The route. `store`: the embedded store's file."""
+def router(place: Callable[[], Place | None]) -> APIRouter:
+    """The route. `place`: where runs are kept now; None while that is not known."""
     routes = APIRouter()
 
     @routes.get("/history")
@@ -45,9 +46,9 @@ def router(store: Path) -> APIRouter:
         page: Page | None = Page((), False)
         if wanted is not None:
             try:
-                with reading(store) as connection:
-                    if connection is not None:
-                        page = history(connection, wanted)
+                with reading_or_none(place()) as reader:
+                    if reader is not None:
+                        page = reader.history(wanted)
                     elif wanted.after is not None:
                         page = None
             except ReadTimeout:

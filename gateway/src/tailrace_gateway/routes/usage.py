@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 from tailrace_contract.codes import Fault
@@ -10,8 +9,9 @@ from tailrace_contract.codes import Fault
 from tailrace_gateway.describe.schemas import json_text
 from tailrace_gateway.routes.caller import CallerOf
 from tailrace_gateway.routes.query_arguments import query_arguments, refused
-from tailrace_gateway.runs.reading import ReadTimeout, StoreUnreadable, reading
-from tailrace_gateway.runs.usage import RANGE_MAX_DAYS, Usage, UsageFilter, default_range, usage, usage_csv, usage_json
+from tailrace_gateway.runs.place import Place
+from tailrace_gateway.runs.reading import ReadTimeout, StoreUnreadable, reading_or_none
+from tailrace_gateway.runs.usage import RANGE_MAX_DAYS, Usage, UsageFilter, default_range, usage_csv, usage_json
 from tailrace_gateway.serve.admission import Refused
 
 
@@ -40,8 +40,8 @@ def usage_filter(query: bytes, own_key: str, today: date) -> tuple[UsageFilter, 
     return UsageFilter(first, last, own_key, given.get("query")), form
 
 
-def router(store: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> APIRouter:
-    """The route. `store`: the embedded store's file."""
+def router(place: Callable[[], Place | None], now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> APIRouter:
+    """The route. `place`: where runs are kept now; None while that is not known."""
     routes = APIRouter()
 
     @routes.get("/usage")
@@ -50,9 +50,9 @@ def router(store: Path, now: Callable[[], datetime] = lambda: datetime.now(UTC))
         wanted, form = usage_filter(request.scope["query_string"], caller.key.id, now().date())
         rows: list[Usage] = []
         try:
-            with reading(store, timeout_s=30.0) as connection:
-                if connection is not None:
-                    rows = usage(connection, wanted)
+            with reading_or_none(place(), timeout_s=30.0) as reader:
+                if reader is not None:
+                    rows = reader.usage(wanted)
         except ReadTimeout:
             raise Refused("query_timeout") from None
         except StoreUnreadable:

@@ -11,39 +11,45 @@ from tailrace_contract.run import Run
 from tailrace_gateway import console as ink
 from tailrace_gateway.console import Console, columns
 from tailrace_gateway.dataplane import find_data_plane
-from tailrace_gateway.runs.history import Follower, HistoryFilter, history, rfc3339, run_json
-from tailrace_gateway.runs.reading import StoreUnreadable, reading, store_file
+from tailrace_gateway.runs.history import Follower, HistoryFilter, rfc3339, run_json
+from tailrace_gateway.runs.place import EmbeddedPlace, Place, kept_place
+from tailrace_gateway.runs.reading import StoreUnreadable, reading
 from tailrace_gateway.runs.verify import Report, SpoolStatus, verify
 
 POLL_S = 0.2
 SPOOL_TIMEOUT_S = 60
-UNREADABLE = "the run store cannot be read: it is locked, damaged, or of another version of Tailrace"
+
+
+def unreadable(place: Place) -> str:
+    """What to say of a store that cannot be read."""
+    why = "it is locked, damaged" if isinstance(place, EmbeddedPlace) else "PostgreSQL can't be reached with the URL of its Secret"
+    return f"the run store cannot be read: {why}, or of another version of Tailrace"
 
 
 def tail(data: Path, console: Console, *, wanted: HistoryFilter, follow: bool = False) -> int:
     """Prints the newest runs, oldest of them first; with `follow` also what comes, until interrupted. One line a run, JSON with `-o json`."""
-    path = store_file(data)
+    place = kept_place(data)
     if not data.is_dir():
         console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
         return 1
     try:
-        with reading(path) as connection:
-            follower = Follower(connection)
-            page = None if connection is None else history(connection, wanted)
+        with reading(place) as reader:
+            follower = Follower(reader) if follow else None
+            page = None if reader is None else reader.history(wanted)
         runs = () if page is None else page.runs
         if not runs and not follow:
             console.note("no runs are recorded here")
         for run in reversed(runs):
             _show(run, console)
-        while follow:
+        while follower is not None:
             time.sleep(POLL_S)
-            with reading(path) as connection:
-                news = [] if connection is None else list(follower.news(connection))
+            with reading(place) as reader:
+                news = [] if reader is None else list(follower.news(reader))
             for run in news:
                 if _matches(run, wanted):
                     _show(run, console)
     except StoreUnreadable:
-        console.note(UNREADABLE)
+        console.note(unreadable(place))
         return 1
     return 0
 
@@ -69,13 +75,15 @@ def verify_data(data: Path, console: Console, binary: Path | None = None) -> int
     if not data.is_dir():
         console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
         return 1
-    if not any(path.exists() for path in (store_file(data), data / "recorder.lock", data / "spool")):
+    place = kept_place(data)
+    kept = place.path if isinstance(place, EmbeddedPlace) else place.url_file
+    if not any(path.exists() for path in (kept, data / "recorder.lock", data / "spool")):
         console.note(f"nothing has ever been recorded in {data}; say --data DIR as for `tailrace run`")
         return 1
     try:
         report = inspect(data, binary)
     except StoreUnreadable:
-        console.note(UNREADABLE)
+        console.note(unreadable(place))
         return 1
     if console.json:
         console.value(json.loads(json.dumps(report_json(report))))
@@ -87,8 +95,8 @@ def verify_data(data: Path, console: Console, binary: Path | None = None) -> int
 def inspect(data: Path, binary: Path | None = None) -> Report:
     """Reads the spool first and the store after it: what is shipped meanwhile is then counted once, and nothing is missed."""
     spool, problems = spool_status(data, binary)
-    with reading(store_file(data), timeout_s=600.0) as connection:
-        return verify(connection, spool, problems)
+    with reading(kept_place(data), timeout_s=600.0) as reader:
+        return verify(reader, spool, problems)
 
 
 def spool_status(data: Path, binary: Path | None = None) -> tuple[SpoolStatus | None, tuple[str, ...]]:

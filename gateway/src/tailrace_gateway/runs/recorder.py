@@ -1,6 +1,6 @@
-"""Runs of calls that Python answers, into the embedded store before the answer leaves.
+"""Runs of calls that Python answers, into the store before the answer leaves.
 
-IO: `DIR/runs.sqlite` on a thread of its own, so that the event loop never waits; what arrives while a transaction is written goes into the
+IO: the store, on a thread of its own, so that the event loop never waits; what arrives while a transaction is written goes into the
 next one together. Rejects with `RunsUnavailable` when the store takes nothing. One epoch for each start.
 
 Sequences have no gaps: a call whose run could not be stored got 503 `spool_full`, and just that is stored with the next transaction.
@@ -11,29 +11,24 @@ import asyncio
 import fcntl
 import os
 import secrets
-import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace_contract.plan import Durability, OnFull
-from tailrace_contract.run import STORE_DDL, STORE_VERSION, ClientClass, Epoch, Run, Sequence, ServedBy, recorded_params
+from tailrace_contract.run import Epoch, Run, Sequence
 
 from tailrace_gateway.errors import RecorderLocked
 from tailrace_gateway.observe import Event, Observer, observation
+from tailrace_gateway.runs.place import Place
+from tailrace_gateway.runs.writing import Entry, Writer, writer_of
 from tailrace_gateway.serve.recording import RunsUnavailable
 
-BUSY_S = 5.0
-"""How long the store may be locked by its other writer."""
 QUEUE_LIMIT = 10_000
 """Runs that wait for a transaction; beyond it calls are refused."""
 OWED_LIMIT = 100_000
 """Runs that are stored later because the store took nothing; beyond it they are lost, and `tailrace runs verify` lists them as missing."""
-
-_CLIENTS = {client: n for n, client in enumerate(ClientClass)}
-_SERVED_BY = {served: n for n, served in enumerate(ServedBy)}
-_COLUMNS = ",".join("?" * 19)
 
 
 def draw_epoch() -> Epoch:
@@ -42,13 +37,11 @@ def draw_epoch() -> Epoch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """What waits to be written. `open`: the call has not ended."""
+class _Waiting:
+    """What waits to be written, and who for it."""
 
-    run: Run
-    open: bool
-    written: "asyncio.Future[None] | None"
-    """None: nobody waits."""
+    entry: Entry
+    written: "asyncio.Future[None]"
 
 
 def take_lock(data: Path) -> int:
@@ -64,12 +57,12 @@ def take_lock(data: Path) -> int:
     return descriptor
 
 
-class EmbeddedRecorder:
-    """Writes runs. Use from one event loop. `alone`: nobody else writes this store, so what is open in it at the start was aborted;
-    RecorderLocked when somebody does."""
+class StoreRecorder:
+    """Writes runs. Use from one event loop. `alone`: nobody else records into this directory, so what earlier processes left open was
+    aborted; RecorderLocked when somebody does. Until `place` is known, nothing is served: refusals wait."""
 
-    def __init__(self, path: Path, observe: Observer, *, alone: bool) -> None:
-        self._path = path
+    def __init__(self, data: Path, observe: Observer, *, alone: bool, place: Place | None = None) -> None:
+        self._data = data
         self._observe = observe
         self._alone = alone
         self._durability = Durability.PROCESS
@@ -77,14 +70,19 @@ class EmbeddedRecorder:
         self._epoch = draw_epoch()
         self._sequence = 0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runs")
-        self._waiting: list[_Entry] = []
-        self._writer: asyncio.Task[None] | None = None
-        self._connection: sqlite3.Connection | None = None
-        self._names: dict[str, int] = {}
+        self._waiting: list[_Waiting] = []
+        self._drain_task: asyncio.Task[None] | None = None
         self._opened: set[Sequence] = set()
         self._owed: list[Run] = []
-        self._started = False
-        self._lock = take_lock(path.parent) if alone else None
+        self._writer: Writer | None = None
+        self._lock = take_lock(data) if alone else None
+        if place is not None:
+            self.keep_in(place)
+
+    def keep_in(self, place: Place) -> None:
+        """Says where runs go. It holds until the process ends: the runs of an epoch are all in one store."""
+        if self._writer is None:
+            self._writer = writer_of(place, self._data, self._epoch, alone=self._alone)
 
     def draw(self) -> tuple[Epoch, Sequence]:
         """The next run id."""
@@ -105,46 +103,51 @@ class EmbeddedRecorder:
 
     async def close(self) -> None:
         """Writes what waits and closes the store."""
-        while self._writer is not None and not self._writer.done():
-            await asyncio.wait((self._writer,))
+        while self._drain_task is not None and not self._drain_task.done():
+            await asyncio.wait((self._drain_task,))
         loop = asyncio.get_running_loop()
         if self._owed:
             with suppress(Exception):
                 await loop.run_in_executor(self._thread, self._transaction, [])
-        await loop.run_in_executor(self._thread, self._close)
+        if self._writer is not None:
+            await loop.run_in_executor(self._thread, self._writer.close)
         self._thread.shutdown()
         if self._lock is not None:
             os.close(self._lock)
 
     async def _write(self, run: Run, open: bool) -> None:
+        if self._writer is None and len(self._owed) < OWED_LIMIT:
+            # Nothing is served yet: this is a refusal, stored as soon as the first snapshot says where.
+            self._owed.append(run)
+            return None
         if len(self._waiting) >= QUEUE_LIMIT:
             return self._untaken([run])
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Entry(run, open, written))
-        if self._writer is None or self._writer.done():
-            self._writer = asyncio.ensure_future(self._drain())
+        self._waiting.append(_Waiting(Entry(run, open), written))
+        if self._drain_task is None or self._drain_task.done():
+            self._drain_task = asyncio.ensure_future(self._drain())
         # A caller who is cancelled leaves his run in the queue: it is written all the same.
         await asyncio.shield(written)
 
     async def _drain(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
-            entries, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, []
             try:
-                await loop.run_in_executor(self._thread, self._transaction, entries)
+                await loop.run_in_executor(self._thread, self._transaction, [each.entry for each in waiting])
             except Exception:
                 try:
-                    self._untaken([entry.run for entry in entries])
+                    self._untaken([each.entry.run for each in waiting])
                 except RunsUnavailable as unavailable:
-                    for entry in entries:
-                        if entry.written is not None and not entry.written.done():
-                            entry.written.set_exception(unavailable)
-                            entry.written.exception()
+                    for each in waiting:
+                        if not each.written.done():
+                            each.written.set_exception(unavailable)
+                            each.written.exception()
                     continue
-            for entry in entries:
-                (self._opened.add if entry.open else self._opened.discard)(entry.run.sequence)
-                if entry.written is not None and not entry.written.done():
-                    entry.written.set_result(None)
+            for each in waiting:
+                (self._opened.add if each.entry.open else self._opened.discard)(each.entry.run.sequence)
+                if not each.written.done():
+                    each.written.set_result(None)
 
     def _untaken(self, runs: list[Run]) -> None:
         """The store takes nothing: RunsUnavailable, unless runs may be dropped (their numbers then stay missing)."""
@@ -161,89 +164,11 @@ class EmbeddedRecorder:
             self._owed.append(run if as_it_was else replace(run, status=503, code="spool_full", rows=0, bytes=0))
             self._opened.discard(run.sequence)
 
-    # On the thread.
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is not None:
-            return self._connection
-        connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        try:
-            self._path.chmod(0o600)
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version not in (0, STORE_VERSION):
-                raise RunsUnavailable
-            connection.execute("PRAGMA journal_mode = WAL")
-            if version == 0:
-                connection.executescript(f"BEGIN IMMEDIATE; {STORE_DDL} COMMIT;")
-            if self._alone and not self._started:
-                self._abort_what_is_open(connection)
-                self._started = True
-        except BaseException:
-            connection.close()
-            raise
-        self._connection = connection
-        return connection
-
-    def _abort_what_is_open(self, connection: sqlite3.Connection) -> None:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT OR IGNORE INTO names (name) VALUES ('aborted')")
-        connection.execute(
-            "INSERT OR IGNORE INTO runs SELECT epoch, seq, time_us, duration_us, queue_us, database_us, query, query_version, key, connection,"
-            " status, (SELECT id FROM names WHERE name = 'aborted'), rows, bytes, batch, trace, client, served_by, params FROM open_runs"
-        )
-        connection.execute("DELETE FROM open_runs")
-        connection.execute("COMMIT")
-
-    def _transaction(self, entries: list[_Entry]) -> None:
-        connection = self._connected()
+    def _transaction(self, entries: list[Entry]) -> None:
+        """On the thread."""
+        if self._writer is None:
+            raise RunsUnavailable
         owed = len(self._owed)
-        try:
-            connection.execute(f"PRAGMA synchronous = {'FULL' if self._durability is Durability.DISK else 'NORMAL'}")
-            connection.execute("BEGIN IMMEDIATE")
-            for entry in (*(_Entry(run, False, None) for run in self._owed[:owed]), *entries):
-                row = self._row(connection, entry.run)
-                if entry.open:
-                    connection.execute(f"INSERT OR REPLACE INTO open_runs VALUES ({_COLUMNS})", row)  # noqa: S608
-                else:
-                    connection.execute(f"INSERT OR REPLACE INTO runs VALUES ({_COLUMNS})", row)  # noqa: S608
-                    connection.execute("DELETE FROM open_runs WHERE epoch = ? AND seq = ?", row[:2])
-            connection.execute("COMMIT")
-            # Only ever appended to elsewhere.
-            del self._owed[:owed]
-        except BaseException:
-            self._names.clear()
-            self._close()
-            raise
-
-    def _row(self, connection: sqlite3.Connection, run: Run) -> tuple[object, ...]:
-        names = (run.query, run.query_version, run.key, run.connection)
-        return (
-            run.epoch,
-            run.sequence,
-            run.time_us,
-            run.duration_us,
-            run.queue_us,
-            run.database_us,
-            *(self._name(connection, name) for name in names),
-            run.status,
-            self._name(connection, run.code),
-            run.rows,
-            run.bytes,
-            run.batch,
-            bytes.fromhex(run.trace) if run.trace else None,
-            _CLIENTS[run.client],
-            _SERVED_BY[run.served_by],
-            recorded_params(run.params),
-        )
-
-    def _name(self, connection: sqlite3.Connection, name: str) -> int:
-        known = self._names.get(name)
-        if known is None:
-            connection.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (name,))
-            known = self._names[name] = int(connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()[0])
-        return known
-
-    def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._writer.write([*(Entry(run, False) for run in self._owed[:owed]), *entries], self._durability)
+        # Only ever appended to elsewhere.
+        del self._owed[:owed]

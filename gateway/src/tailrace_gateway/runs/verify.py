@@ -1,14 +1,15 @@
 """Proof of completeness: for each epoch, count = highest sequence, with what is open and what is still in the spool counted in.
 
-Pure but for the connection it is given; the spool is read by the data plane's program (`spool-status`), which alone knows its form.
+Pure but for the reader it is given; the spool is read by the data plane's program (`spool-status`), which alone knows its form.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
+
+from tailrace_gateway.runs.reading import RunReader
 
 GAPS_LISTED = 100
 """Gaps of one epoch that are listed; `missing` counts them all."""
@@ -111,24 +112,17 @@ def _length(ranges: Iterable[Range]) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
-def verify(connection: sqlite3.Connection | None, spool: SpoolStatus | None, problems: tuple[str, ...] = ()) -> Report:
+def verify(reader: RunReader | None, spool: SpoolStatus | None, problems: tuple[str, ...] = ()) -> Report:
     """Compares what is stored, open and in the spool with the sequences that were drawn."""
     spooled: Mapping[int, tuple[Range, ...]] = {each.epoch: each.ranges for each in spool.epochs} if spool is not None else {}
     known: dict[int, tuple[int, int, list[Range]]] = {}
-    if connection is not None:
-        counts = {
-            int(epoch): (int(count), int(highest))
-            for epoch, count, highest in connection.execute("SELECT epoch, count(*), max(seq) FROM runs GROUP BY epoch")
-        }
-        opened: dict[int, list[int]] = {}
-        for epoch, sequence in connection.execute("SELECT epoch, seq FROM open_runs ORDER BY epoch, seq"):
-            opened.setdefault(int(epoch), []).append(int(sequence))
+    if reader is not None:
+        counts, opened = reader.stored(), reader.opened()
         for epoch in counts.keys() | opened.keys():
             count, highest = counts.get(epoch, (0, 0))
             ranges: Iterable[Range] = [(1, highest)] if count else []
             if count != highest:
-                rows = connection.execute("SELECT seq FROM runs WHERE epoch = ? ORDER BY seq", (epoch,))
-                ranges = _ranges(int(sequence) for (sequence,) in rows)
+                ranges = _ranges(reader.sequences(epoch))
             known[epoch] = (count, len(opened.get(epoch, ())), merged([*ranges, *_ranges(opened.get(epoch, ()))]))
     reports = []
     for epoch in sorted(known.keys() | spooled.keys()):
