@@ -1,6 +1,7 @@
 """What a status says of every situation, and how kubectl wait, kstatus (Flux) and Argo CD read it."""
 
 import os
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,8 @@ from tailrace_contract.status import ApiKeyStatus, QueriesStatus, QueryAPIStatus
 from tailrace_operator import problems
 from tailrace_operator.conditions import is_changed, read_status, ready, stamped, status_body
 from tailrace_operator.errors import Conflict, Forbidden, Foreign, Invalid, Unavailable
+from tailrace_operator.keyadmission import NOT_ADMITTED
+from tailrace_operator.keystatus import REPLACED
 from tailrace_operator.problems import Problem
 from tailrace_operator.references import References, SecretKey
 from tailrace_operator.reports import GatewayReport, PodReport
@@ -302,7 +305,11 @@ def test_every_reason_is_in_the_users_guide() -> None:
     said = {
         each["reason"] for case in TABLE for each in status_of(case)["conditions"] if each["type"] == "Ready" or each["status"] != "True"
     }
-    said |= {*STUCK_REASONS, "DeploymentMissing", "SecretKeyNotFound", "SqliteInCluster", "NoReport", "NoPodReady"}
+    said |= {*STUCK_REASONS, "DeploymentMissing", "NoReport", REPLACED, NOT_ADMITTED}
+    sources = "".join(path.read_text() for path in Path(problems.__file__).parent.glob("*.py"))
+    written = re.findall(r'(?:Problem\([\w.]+, |Revoked\(|ready\(\s*"\w+", |Verdict\([\w.]+, "(?:False|Unknown)", )"(\w+)"', sources)
+    assert {"RoleNotFound", "Suspended", "Loaded", "InvalidUrl", "NoPodReady"} <= set(written), "the pattern finds what it should"
+    said |= set(written)
     assert {reason for reason in said if f"`{reason}`" not in guide} == set()
 
 
