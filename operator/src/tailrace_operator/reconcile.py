@@ -57,7 +57,7 @@ from tailrace_operator.writing import Writer, target
 MISSING_S = 10.0
 """Between two looks while a Secret, ConfigMap or RunStore is missing or of no use: Secrets of users are not watched."""
 
-BLOCKED_S = 30.0
+BLOCKED_S = 10.0
 """Between two looks while a stranger's object is in the way, or a write is refused for good: neither is watched."""
 
 WAITING_S = 30.0
