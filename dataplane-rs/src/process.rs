@@ -14,7 +14,6 @@ use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -64,25 +63,8 @@ pub struct Drained {
     pub runs_left: u64,
 }
 
-/// Variable by which glibc takes settings of its allocator.
-const TUNABLES: &str = "GLIBC_TUNABLES";
-/// Free memory at the end of a heap goes back at once from so many bytes on. By default that bound follows the largest block that was
-/// ever freed, the body of a large snapshot: after some swaps 53 MB stay resident where 32 do with this.
-const TRIM: &str = "glibc.malloc.trim_threshold=262144";
-
-/// Starts the program anew, in the same process, with the allocator's setting, unless somebody has made settings already.
-fn trimmed() {
-    if std::env::var_os(TUNABLES).is_none()
-        && let Ok(program) = std::env::current_exe()
-    {
-        // Returns only when it failed; then the default serves.
-        let _failed = std::process::Command::new(program).args(std::env::args_os().skip(1)).env(TUNABLES, TRIM).exec();
-    }
-}
-
 /// Runs until a signal ends it.
 pub fn main(config: Config) -> ExitCode {
-    trimmed();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(4).build() {
         Ok(runtime) => runtime,
         Err(error) => {
