@@ -11,7 +11,7 @@ use crate::calls::core::{Admitted, Core};
 use crate::calls::{exclusive, forwarded};
 use crate::config::Limits;
 use crate::http::forward::Gateway;
-use crate::lanes::database::Hands;
+use crate::lanes::hands::Hands;
 use crate::plan::store::Store;
 use crate::runs::Spool;
 use crate::shutdown::Phase;

@@ -7,7 +7,7 @@ use crate::calls::call::Ticket;
 use crate::calls::core::Core;
 use crate::calls::desk::Outputs;
 use crate::config::Limits;
-use crate::lanes::database::Hands;
+use crate::lanes::hands::Hands;
 use crate::plan::snapshot::Durability;
 use crate::runs::Spool;
 use crate::shutdown::Phase;

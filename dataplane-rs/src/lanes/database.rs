@@ -2,16 +2,15 @@
 //! busy calls gather and leave together. Another lane opens only for a full flush or when the oldest waiter has waited two
 //! round trips. May reject: calls beyond the queue's bound, expired ones, all while the database is down. IO: its connections.
 use super::exclusive::Exclusive;
+use super::hands::{Hands, answered, cost, suspect};
 use super::lane::{Lane, LaneError, Link};
 use super::queue::FairQueue;
-use super::standing::{SLOW_US, Standing};
+use super::standing::SLOW_US;
 use crate::calls::call::Call;
-use crate::calls::desk::{Cost, Desk, Outputs, lane_rows};
+use crate::calls::desk::{Cost, Outputs};
 use crate::codes::Code;
-use crate::engine::Failure;
-use crate::engine::postgres::lane::{Answer, Broken, Pipeline};
+use crate::engine::postgres::lane::Broken;
 use crate::engine::postgres::reason;
-use crate::observe::{Observation, Observer};
 use crate::plan::backend::Backend;
 use bytes::Buf;
 use std::io::ErrorKind;
@@ -33,24 +32,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 const DOWN: Duration = Duration::from_secs(3);
 /// Back-off between two attempts to connect.
 const BACK_OFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
-/// Times a call may be sent.
-const SENT_AT_MOST: u8 = 3;
-
-/// What a turn with a database needs from its thread.
-pub struct Hands<'a, O> {
-    /// Ends calls.
-    pub desk: &'a mut Desk,
-    /// Where answers go.
-    pub outputs: &'a mut O,
-    /// By query slot.
-    pub standings: &'a mut Vec<Standing>,
-    /// Calls that must go on by the exclusive lane.
-    pub escaped: &'a mut Vec<Box<Call>>,
-    /// Room to read into.
-    pub scratch: &'a mut [u8],
-    /// What happens is reported there.
-    pub observer: &'a Observer,
-}
 
 /// One thread's lanes to one database.
 #[derive(Debug)]
@@ -398,93 +379,6 @@ impl Database {
     pub fn forget(&mut self, keep: impl Fn(u32, u64) -> bool) {
         for lane in &mut self.lanes {
             lane.pipeline.forget(&keep);
-        }
-    }
-}
-
-impl<O: Outputs> Hands<'_, O> {
-    fn refuse(&mut self, call: Box<Call>, code: Code) {
-        let output = self.outputs.find(call.ticket);
-        let cost = Cost { queue_us: self.desk.clock.since_us(call.began), ..Cost::default() };
-        self.desk.refuse(call, code, cost, output);
-    }
-
-    fn demoted(&self, call: &Call, reason: &'static str) {
-        if let Some(query) = call.query() {
-            self.observer.report(&Observation::QueryDemoted { query: query.name.clone(), reason });
-        }
-    }
-
-    fn standing(&mut self, call: &Call) -> Option<&mut Standing> {
-        let query = call.query()?;
-        self.standings.get_mut(query.slot as usize).filter(|standing| standing.version == query.version_id)
-    }
-}
-
-/// Each call is a statement of its own, however many leave together: a batch of one.
-fn cost(call: &Call, now: Instant) -> Cost {
-    let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_micros() as u64;
-    Cost { queue_us: us(call.began, call.sent), database_us: us(call.sent, now), batch: 1 }
-}
-
-#[inline]
-fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queue: &mut FairQueue<Box<Call>>, hands: &mut Hands<'_, O>) {
-    let now = hands.desk.clock.now;
-    match answer {
-        Answer::Rows(rows) => {
-            let cost = cost(&call, now);
-            if let Some(standing) = hands.standing(&call)
-                && standing.seen(rows.size(), cost.database_us)
-            {
-                hands.demoted(&call, "large");
-            }
-            let output = hands.outputs.find(call.ticket);
-            hands.desk.rows(call, lane_rows(rows), cost, output);
-        }
-        Answer::Failed(failure) => {
-            if failure == Failure::Stale
-                && let Some(query) = call.query()
-            {
-                hands.observer.report(&Observation::PlanStale { query: query.name.clone() });
-            }
-            let cost = cost(&call, now);
-            let output = hands.outputs.find(call.ticket);
-            hands.desk.refuse(call, failure.code(), cost, output);
-        }
-        Answer::Slow => {
-            if let Some(standing) = hands.standing(&call)
-                && standing.slow()
-            {
-                hands.demoted(&call, "timeout");
-            }
-            hands.escaped.push(call);
-        }
-        Answer::Again => {
-            call.sent_times = call.sent_times.saturating_add(1);
-            hands.desk.meter.retries.add(1);
-            if call.deadline <= now {
-                hands.refuse(call, Code::QueryTimeout);
-            } else if call.sent_times >= SENT_AT_MOST {
-                hands.refuse(call, Code::DatabaseUnavailable);
-            } else {
-                queue.push_again(call);
-            }
-        }
-    }
-}
-
-/// A flush brought nothing for long: its only query moves out; of several, those that are always near.
-fn suspect(pipeline: &mut Pipeline<Box<Call>>, standings: &mut [Standing], observer: &Observer) {
-    let mut slots: Vec<(u32, Arc<str>)> =
-        pipeline.calls().filter_map(|(call, _)| call.query().map(|query| (query.slot, query.name.clone()))).collect();
-    slots.sort_unstable();
-    slots.dedup();
-    let alone = slots.len() == 1;
-    for (slot, query) in slots {
-        let Some(standing) = standings.get_mut(slot as usize).filter(|standing| standing.shared()) else { continue };
-        let out = if alone { standing.slow() } else { standing.suspect() };
-        if out {
-            observer.report(&Observation::QueryDemoted { query, reason: "slow" });
         }
     }
 }

@@ -2,6 +2,7 @@
 //! must have shown to be on it. Everything else is exclusive: one call a connection (`calls::exclusive`).
 pub mod database;
 pub mod exclusive;
+pub mod hands;
 pub mod lane;
 pub mod queue;
 pub mod standing;

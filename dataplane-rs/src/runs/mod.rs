@@ -8,6 +8,7 @@ pub mod batch;
 mod copy;
 #[rustfmt::skip]
 pub mod ddl;
+mod definitions;
 pub mod embedded;
 pub mod inspect;
 pub mod layout;
@@ -15,11 +16,13 @@ pub mod postgres;
 mod progress;
 pub mod record;
 mod replay;
+pub mod run;
 pub mod ship;
 pub mod spool;
 pub mod store;
 
-pub use record::{Client, Close, Forwarded, Names, Open, QueryNames, Recorder, Run, ServedBy};
+pub use record::Recorder;
+pub use run::{Client, Close, Forwarded, Names, Open, QueryNames, Run, ServedBy};
 pub use spool::{Spool, SpoolError};
 pub use store::Destination;
 

@@ -4,8 +4,9 @@
 //! is compared with the plan at every execution. A connection that breaks before the first row is replaced once.
 //! IO: through `Member`. May reject: as `Failure` says.
 use super::failure::of_sqlstate;
+use super::lent::Lent;
 use super::member::{Broken, Member};
-use super::pool::{Lent, Shared};
+use super::pool::Shared;
 use super::session::local_holds;
 use super::statements::Prepared;
 use super::wire::{self, Frame};

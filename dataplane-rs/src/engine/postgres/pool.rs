@@ -2,10 +2,13 @@
 //!
 //! IO: connects; a janitor task looks after idle connections about once a second and ends with the pool.
 //! May reject: `PoolFull` when the queue is full or no connection came free in time, `Unavailable` when none can be opened.
+use super::backoff::{Backoff, Limits};
 use super::budget::{Budget, Permit};
 use super::connect::{ConnectError, Connection, connect};
 use super::exclusive;
 use super::failure::reason;
+use super::janitor::janitor;
+use super::lent::Lent;
 use super::member::Member;
 use super::session::Access;
 use super::target::{Source, Target};
@@ -14,95 +17,39 @@ use crate::observe::reach::Reach;
 use rand::RngExt;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 /// Events of one call that wait for its reader, of about 64 KiB each, one of them kept free for the end. Full: the wire isn't read.
 const EVENTS: usize = 4;
-/// Calls of one thread that wait for a connection; more are told `PoolFull` at once.
-const QUEUE: usize = 1024;
 /// A connection serves at least this long before it is closed for the sake of another thread: opening one costs more than most calls.
 const HELD: Duration = Duration::from_millis(200);
 /// Failed connects in a row whose pauses (at most 0.7 s in all) a call waits for.
 const SHORT: u32 = 3;
 
-/// How long connections live and what is done when they cannot be had.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Maximum age, ± 10 %.
-    pub life: Duration,
-    /// Idle connections are closed after this.
-    pub idle: Duration,
-    /// First pause after a failed connect; doubles, with jitter.
-    pub pause: Duration,
-    /// Longest pause.
-    pub longest_pause: Duration,
-    /// For one connect over all hosts, also bounded by the call.
-    pub connect: Duration,
-    /// Calls that may wait.
-    pub queue: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            life: Duration::from_secs(1800),
-            idle: Duration::from_secs(300),
-            pause: Duration::from_millis(100),
-            longest_pause: Duration::from_secs(10),
-            connect: Duration::from_secs(30),
-            queue: QUEUE,
-        }
-    }
-}
-
-/// Pauses between attempts that fail.
 #[derive(Debug, Default)]
-struct Backoff {
-    failures: u32,
-    not_before: Option<Instant>,
-}
-
-impl Backoff {
-    /// When the next attempt may be made, if not now.
-    fn paused(&self, now: Instant) -> Option<Instant> {
-        self.not_before.filter(|at| *at > now)
-    }
-
-    fn failed(&mut self, limits: &Limits, now: Instant) {
-        let pause = limits.pause.saturating_mul(1 << self.failures.min(16)).min(limits.longest_pause);
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + pause.mul_f64(rand::rng().random_range(0.5..1.0)));
-    }
-
-    fn worked(&mut self) {
-        *self = Self::default();
-    }
-}
-
-#[derive(Debug, Default)]
-struct State {
-    idle: Vec<Member>,
+pub(super) struct State {
+    pub idle: Vec<Member>,
     /// Who waits for a returned connection, in order; those who left are skipped.
     waiters: VecDeque<oneshot::Sender<Member>>,
     waiting: usize,
     /// Connections that stand: lent, idle, recovering.
-    live: usize,
+    pub live: usize,
     /// The database cannot be reached.
     down: Backoff,
     /// It can, but takes no more (53300, or wrong credentials beside connections that work).
     crowded: Backoff,
     /// The newest generation of files that a connection was opened with.
-    proven: u64,
+    pub proven: u64,
     /// Its target: still tried when the credentials of newer files are refused (the Secret may change before the server).
     good: Option<Arc<Target>>,
     /// The next connection that comes back makes room for a trial of newer files.
-    trial: bool,
+    pub trial: bool,
     /// Newer files that do not work yet are tried less and less often.
-    unproven: Backoff,
-    closed: bool,
+    pub unproven: Backoff,
+    pub closed: bool,
 }
 
 /// Counts for metrics.
@@ -127,12 +74,12 @@ type Opened = Result<Lent, Option<Failure>>;
 
 #[derive(Debug)]
 pub(super) struct Shared {
-    source: Arc<Source>,
-    budget: Arc<Budget>,
+    pub source: Arc<Source>,
+    pub budget: Arc<Budget>,
     reach: Arc<Reach>,
-    limits: Limits,
+    pub limits: Limits,
     /// This pool's part of the budget's hungry.
-    hungry: AtomicUsize,
+    pub hungry: AtomicUsize,
     state: Mutex<State>,
     connects: AtomicU64,
     failures: AtomicU64,
@@ -207,75 +154,8 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A lent connection is counted until it is given back or dropped.
-pub(super) struct Lent {
-    member: Option<Member>,
-    shared: Arc<Shared>,
-}
-
-impl Lent {
-    /// The session; None only after it was given back.
-    pub fn member(&mut self) -> Result<&mut Member, Failure> {
-        self.member.as_mut().ok_or(Failure::Unavailable)
-    }
-
-    /// Back into the pool, if it is clean.
-    pub fn give_back(mut self) {
-        if let Some(member) = self.member.take() {
-            self.shared.clone().give_back(member);
-        }
-    }
-
-    /// Makes it fit again beside, then back into the pool.
-    pub fn recover(self) {
-        drop(self.recovering());
-    }
-
-    /// The same, but returns when it is done or after `limit`; it goes on beside then.
-    pub async fn recovered(self, limit: Duration) {
-        if let Some(recovering) = self.recovering() {
-            _ = tokio::time::timeout(limit, recovering).await;
-        }
-    }
-
-    fn recovering(mut self) -> Option<tokio::task::JoinHandle<()>> {
-        let member = self.member.take()?;
-        let shared = Arc::clone(&self.shared);
-        Some(tokio::spawn(async move {
-            match member.recover().await {
-                Some(member) => shared.give_back(member),
-                None => shared.lost(),
-            }
-        }))
-    }
-
-    /// Undoes what a write left, beside, then back into the pool.
-    pub fn restore(mut self) {
-        if let Some(mut member) = self.member.take() {
-            let shared = Arc::clone(&self.shared);
-            tokio::spawn(async move {
-                if member.restore().await {
-                    shared.give_back(member);
-                } else {
-                    drop(member);
-                    shared.lost();
-                }
-            });
-        }
-    }
-}
-
-impl Drop for Lent {
-    fn drop(&mut self) {
-        if let Some(member) = self.member.take() {
-            drop(member);
-            self.shared.lost();
-        }
-    }
-}
-
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -283,12 +163,12 @@ impl Shared {
         self.last_failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn lost(&self) {
+    pub(super) fn lost(&self) {
         self.state().live -= 1;
     }
 
     fn lend(self: &Arc<Self>, member: Member) -> Lent {
-        Lent { member: Some(member), shared: Arc::clone(self) }
+        Lent::new(member, Arc::clone(self))
     }
 
     /// The youngest idle connection that lives.
@@ -310,7 +190,7 @@ impl Shared {
         now >= member.opened() + HELD && state.live > self.budget.fair_share() && self.budget.others_hungry(&self.hungry)
     }
 
-    fn give_back(&self, mut member: Member) {
+    pub(super) fn give_back(&self, mut member: Member) {
         let now = Instant::now();
         let mut state = self.state();
         let old = member.generation() < state.proven || std::mem::take(&mut state.trial);
@@ -397,7 +277,7 @@ impl Shared {
 
     /// Begins to open a connection, beside: a caller who leaves meanwhile leaves it to others. None: wait, for a returned one or
     /// for the end of a pause.
-    fn open(self: &Arc<Self>, permit: Permit) -> Result<oneshot::Receiver<Opened>, Option<Failure>> {
+    pub(super) fn open(self: &Arc<Self>, permit: Permit) -> Result<oneshot::Receiver<Opened>, Option<Failure>> {
         let now = Instant::now();
         {
             let mut state = self.state();
@@ -505,99 +385,11 @@ impl Shared {
             None => (Err(refused), None),
         }
     }
-
-    /// Once a second: files that changed, connections that died or aged.
-    fn sweep(&self) -> bool {
-        let now = Instant::now();
-        let generation = self.source.generation();
-        let mut state = self.state();
-        let idle = self.limits.idle;
-        let gone: Vec<Member> = state.idle.extract_if(.., |member| now >= member.idle_since() + idle || !member.alive(now)).collect();
-        state.live -= gone.len();
-        let changed = state.live > 0 && generation > state.proven && state.unproven.paused(now).is_none();
-        state.trial = changed && self.budget.free() == 0;
-        drop(state);
-        drop(gone);
-        if changed {
-            self.budget.set_refused(false);
-        }
-        changed
-    }
-
-    /// Closes the connection that has been idle longest, for somebody who needs its room.
-    fn give_up_one(&self) {
-        let oldest = {
-            let mut state = self.state();
-            if state.idle.is_empty() {
-                return;
-            }
-            state.live -= 1;
-            state.idle.remove(0)
-        };
-        drop(oldest);
-    }
 }
 
 async fn of(opening: &mut Option<oneshot::Receiver<Opened>>) -> Result<Opened, oneshot::error::RecvError> {
     match opening {
         Some(receiver) => receiver.await,
         None => std::future::pending().await,
-    }
-}
-
-/// Looks after idle connections; ends with its pool.
-async fn janitor(pool: Weak<Shared>, budget: Arc<Budget>) {
-    let mut second = interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let wanted = tokio::select! {
-            biased;
-            _ = second.tick() => false,
-            () = budget.wanted() => true,
-        };
-        let Some(shared) = pool.upgrade() else { return };
-        if shared.state().closed {
-            return;
-        }
-        if wanted || budget.others_hungry(&shared.hungry) {
-            shared.give_up_one();
-        }
-        if wanted {
-            continue;
-        }
-        if shared.sweep() {
-            // The files changed: a connection by the new ones shows whether they work; only then do the old ones drain.
-            let room = timeout(Duration::from_secs(1), shared.budget.acquire(&AtomicUsize::new(0))).await;
-            if let Ok(room) = room
-                && let Ok(opening) = shared.open(room)
-                && let Ok(Ok(lent)) = opening.await
-            {
-                lent.give_back();
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn pauses_double_with_jitter_up_to_the_longest() {
-        let (limits, now) = (Limits::default(), Instant::now());
-        for _ in 0..50 {
-            let mut backoff = Backoff::default();
-            assert_eq!(backoff.paused(now), None);
-            for n in 0..40 {
-                backoff.failed(&limits, now);
-                let whole = Duration::from_millis(100).saturating_mul(1 << n.min(16)).min(Duration::from_secs(10));
-                let pause = backoff.paused(now).unwrap() - now;
-                assert!(pause >= whole / 2 && pause <= whole, "{n}: {pause:?}");
-            }
-            assert_eq!(backoff.paused(now + Duration::from_secs(11)), None);
-            backoff.worked();
-            assert_eq!(backoff.paused(now), None);
-        }
     }
 }

@@ -7,8 +7,9 @@
 use super::exclusive::{CHUNK, Stay, Trouble, borrow, forget, leave, prepare};
 use super::failure::of_sqlstate;
 use super::idempotency::{self, Outcome, RESULT_LIMIT_BYTES};
+use super::lent::Lent;
 use super::member::{Broken, Member};
-use super::pool::{Lent, Shared};
+use super::pool::Shared;
 use super::session::local_holds;
 use super::wire::{self, ServerError};
 use crate::engine::{Ask, Event, Failure, Idempotency};
