@@ -404,6 +404,7 @@ async def test_a_strangers_secret_is_never_touched_and_said() -> None:
     assert world.condition("Stalled") == ("True", "ForeignObject")
     assert world.text() == "x"
     assert world.status.keys == ()
+    assert world.status.loaded_by is None, "there is nothing that pods could have loaded"
     assert world.cluster.written() == [f"status {LIVE}"]
     world.cluster.remove(MINTED)
     await world.settle()

@@ -87,7 +87,7 @@ def api_key_status(generation: int, found: Found, previous: ApiKeyStatus, now: d
         observed_generation=generation,
         conditions=stamped(previous.conditions, verdicts, generation, now),
         keys=found.keys,
-        loaded_by=None if is_gone else str(found.reach.loaded),
+        loaded_by=str(found.reach.loaded) if found.keys and not is_gone else None,
         revoked_on=str(found.reach.dropped) if is_gone else None,
         url=found.url,
     )
