@@ -1,0 +1,89 @@
+"""How soon a revoked key is refused, and that no call is admitted after the status said so. TAILRACE_REVOCATIONS: how many (20)."""
+
+import json
+import os
+import secrets
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tailrace_e2e.kubectl import Kubectl, kept
+from tailrace_e2e.probe import probing
+from tailrace_e2e.shop import Shop
+
+pytest.importorskip("tailrace_e2e.installation", reason="the chart is not installed by the tests yet")
+ROOT = Path(__file__).resolve().parents[2]
+COUNT = int(os.environ.get("TAILRACE_REVOCATIONS", "20"))
+
+
+@pytest.fixture
+def shop(cluster: Kubectl, installation: Any) -> Iterator[Shop]:
+    """A shop on two pods."""
+    name = f"e2e-revoked-{secrets.token_hex(3)}"
+    cluster("create", "namespace", name)
+    found = Shop(Kubectl(name))
+    found.install(ROOT)
+    yield found
+    if not kept():
+        cluster("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """The API server without kubectl's own start-up time."""
+    with subprocess.Popen(["kubectl", "proxy", "--port=0"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield "http://" + process.stdout.readline().rpartition(" ")[2].strip()
+        process.terminate()
+
+
+def ask(url: str, method: str = "GET", patch: Any = None) -> Any:
+    """One request of the API server."""
+    body = None if patch is None else json.dumps(patch).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/merge-patch+json"}, method=method)
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return json.load(response)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("way", ["suspended", "deleted"])
+def test_no_call_is_admitted_after_the_status_said_so(shop: Shop, server: str, way: str) -> None:
+    """no call is admitted after the status said that every pod dropped the key"""
+    names = [f"key-{number}" for number in range(COUNT)]
+    for name in names:
+        shop.key(name)
+    shop.space("wait", "--for=condition=Ready", "apikey", "--all", "--timeout=300s", timeout_s=320)
+    home = f"{server}/apis/tailrace.dev/v1alpha1/namespaces/{shop.space.namespace}"
+    taken_s, said_s, calls = [], [], 0
+    with probing(shop) as probe:
+        for name in names:
+            probe.begin(shop.text(name))
+            began = time.time()
+            if way == "suspended":
+                ask(f"{home}/apikeys/{name}", "PATCH", {"spec": {"suspended": True}})
+                while ask(f"{home}/apikeys/{name}")["status"].get("revokedOn") != "2/2":
+                    time.sleep(0.05)
+            else:
+                ask(f"{home}/apikeys/{name}", "DELETE")
+                wanted = {"key": f"{shop.space.namespace}/{name}", "confirmedBy": "2/2"}
+                while not any(wanted.items() <= each.items() for each in ask(f"{home}/queryapis/shop")["status"].get("revocation", [])):
+                    time.sleep(0.05)
+            said = time.time()
+            for seen in probe.end():
+                assert seen.refused is not None, f"{name} is admitted for ever"
+                assert seen.admitted < said, f"{name} was admitted {seen.admitted - said:.3f} s after its status said that no pod does"
+                assert seen.again == 0, f"{name} came back"
+                assert seen.failed == 0
+                taken_s.append(seen.refused - began)
+                calls += seen.calls
+            said_s.append(said - began)
+    taken_s.sort()
+    said_s.sort()
+    print(
+        f"\n{way}: {COUNT} revocations on 2 pods, {calls} calls; refused after {taken_s[len(taken_s) // 2] * 1000:.0f} ms (median), "
+        f"{taken_s[int(len(taken_s) * 0.99)] * 1000:.0f} ms (p99); said after {said_s[len(said_s) // 2] * 1000:.0f} ms, at most {said_s[-1] * 1000:.0f} ms"
+    )
