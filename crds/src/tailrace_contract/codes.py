@@ -127,3 +127,4 @@ class Refusal(StrEnum):
     INVALID_KEY = "invalid_key"
     UNKNOWN_MASK = "unknown_mask"
     INVALID_PARAMETER = "invalid_parameter"
+    DUPLICATE_NAME = "duplicate_name"

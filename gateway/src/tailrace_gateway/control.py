@@ -102,7 +102,8 @@ def specified(
     if chosen.api is None:
         return None, ()
     keys, refused = keys_of(state, chosen.api)
-    return api_spec(chosen.api, chosen.store, keys, secrets.absolute(), Places(state, chosen.api), state.sources, mapped), refused
+    files = state.queries.get(chosen.api.ref, ())
+    return api_spec(chosen.api, chosen.store, keys, secrets.absolute(), Places(state, chosen.api), state.sources, mapped, files), refused
 
 
 @dataclass(slots=True)

@@ -63,12 +63,18 @@ def _keys(state: ResourceState, ref: Ref) -> dict[Ref, ApiKey]:
     }
 
 
+def _whole(state: ResourceState, ref: Ref) -> QueryAPI | None:
+    """An API with the queries of its ConfigMaps among its own."""
+    api = state.query_apis.get(ref)
+    return None if api is None else api.model_copy(update={"spec": api.spec.model_copy(update={"queries": state.queries_of(api)})})
+
+
 def _granted(api: QueryAPI, role: Role) -> dict[str, Query]:
     return {query.name: query for query in api.spec.queries if any(glob_matches(glob, query.name) for glob in role.queries)}
 
 
 def _api(ref: Ref, old: ResourceState, new: ResourceState) -> Iterator[Change]:
-    before, after = old.query_apis.get(ref), new.query_apis.get(ref)
+    before, after = _whole(old, ref), _whole(new, ref)
     keys_before, keys_after = _keys(old, ref), _keys(new, ref)
     if before is None:
         yield Change(Effect.ADDS, f"API {ref}", "is new", tuple(sorted(map(str, keys_after))))

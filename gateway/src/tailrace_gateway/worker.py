@@ -105,12 +105,13 @@ async def snapshots_of_files(settings: Settings, observe: Observer) -> AsyncIter
 async def snapshots_of_kubernetes(settings: Settings, observe: Observer, metrics: Metrics) -> AsyncIterator[Offered]:
     """What the cluster's resources say, compiled."""
     assert settings.api is not None, "the settings' rules hold"
+    assert settings.configs is not None
     try:
         store = run_store(os.environ.get(RUN_STORE_VARIABLE, ""), settings.api.namespace)
         server = ApiServer(in_cluster())
     except ValueError as wrong:
         raise SettingsError((str(wrong),)) from None
-    source = KubernetesSource(server, settings.api, store, settings.secrets_folder, observe)
+    source = KubernetesSource(server, settings.api, store, settings.secrets_folder, settings.configs, observe)
     metrics.watch_age(source.age_s)
     loop = ControlLoop(source, Compiler(), settings.data, observe, wanted=settings.api, secrets=settings.secrets_folder)
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tailrace_contract.fingerprints import config_fingerprint
 from tailrace_contract.ids import Ref
 from tailrace_gateway.observe import Event, Observation
 from tailrace_gateway.resources import kubernetes
@@ -50,7 +51,7 @@ class Bench:
         (folder / "secrets").mkdir(exist_ok=True)
         self.secrets = folder / "secrets"
         self.source = KubernetesSource(
-            self.server, Ref("retail", "shop"), run_store(STORE, "retail"), self.secrets, self.seen.append, times=QUICK
+            self.server, Ref("retail", "shop"), run_store(STORE, "retail"), self.secrets, folder / "configs", self.seen.append, times=QUICK
         )
         self.state: ResourceState | None = None
         self.states = 0
@@ -256,6 +257,29 @@ async def test_a_mounted_secret_that_changes_is_another_state(api: Any, bench: C
     (b.secrets / "retail" / "db" / "url").write_text("postgres://hunter2")
     after = await b.until(lambda state: state.secrets != before.secrets)
     assert "hunter2" not in repr(after)
+
+
+async def test_queries_of_mounted_config_maps_and_their_fingerprint(api: Any, bench: Callable[[], Bench], tmp_path: Path) -> None:
+    folder = tmp_path / "configs" / "retail" / "sql"
+    (folder / "..1").mkdir(parents=True)
+    (folder / "..1" / "two.sql").write_text("---\nconnection: db\n---\nSELECT 2 AS x")
+    (folder / "..data").symlink_to("..1")
+    api.put("queryapis", "retail", "shop", spec(queriesFrom=[{"configMapRef": {"name": "sql"}}]))
+    b = bench()
+    state = await b.until(lambda state: True)
+    shop = state.query_apis[Ref("retail", "shop")]
+    assert [each.name for each in state.queries_of(shop)] == ["one", "two"]
+
+    def config(state: ResourceState) -> str:
+        return next(each.resource_version for each in state.sources if (each.kind.value, each.name) == ("Config", "retail/sql"))
+
+    assert config(state) == config_fingerprint({"two.sql": b"---\nconnection: db\n---\nSELECT 2 AS x"})
+    (folder / "..2").mkdir()
+    (folder / "..2" / "three.sql").write_text("---\nconnection: db\n---\nSELECT 3 AS x")
+    (folder / "..new").symlink_to("..2")
+    (folder / "..new").rename(folder / "..data")
+    after = await b.until(lambda state: config(state) == config_fingerprint({"three.sql": b"---\nconnection: db\n---\nSELECT 3 AS x"}))
+    assert [each.name for each in after.queries_of(shop)] == ["one", "three"]
 
 
 async def test_a_status_that_makes_no_sense_admits_nobody(api: Any, bench: Callable[[], Bench]) -> None:

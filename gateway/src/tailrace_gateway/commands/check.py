@@ -127,7 +127,7 @@ def _compile(api: QueryAPI, state: ResourceState, data: Path, compiler: Compiler
     chosen = choose(state, api.ref)
     if chosen.api is None:
         return
-    console.progress(f"compiling {len(api.spec.queries)} queries of {api.ref} against their databases…")
+    console.progress(f"compiling {len(state.queries_of(api))} queries of {api.ref} against their databases…")
     spec, _ = specified(state, chosen, data / "secrets")
     assert spec is not None
     compiled = compiler.compile(spec, 1)

@@ -254,6 +254,8 @@ class Compiler:
 
 
 def _compile(database: Database, query: QuerySpec, big: BigNumbers) -> CompiledQuery:
+    if query.twice:
+        return CompiledQuery(None, Refusal.DUPLICATE_NAME, query.twice)
     try:
         facts = database.facts(query, big)
         for param in facts.params:

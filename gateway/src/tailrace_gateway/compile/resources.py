@@ -4,7 +4,7 @@ Rejects nothing: what the resources' own rules admit is mapped; suspended keys a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -26,7 +26,7 @@ from tailrace_gateway.compile.spec import (
     RoleSpec,
     nowhere,
 )
-from tailrace_gateway.resources.state import Digest
+from tailrace_gateway.resources.state import Digest, FileQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Mapped:
 
     api: QueryAPI | None = None
     secrets: Path | None = None
+    files: tuple[FileQuery, ...] = ()
     parts: tuple[tuple[ConnectionSpec, ...], tuple[QuerySpec, ...], tuple[RoleSpec, ...]] = ((), (), ())
     keys: dict[int, tuple[ServedKey, list[KeySpec]]] = field(default_factory=dict)
 
@@ -56,16 +57,17 @@ def api_spec(
     place_of: PlaceOf = nowhere,
     sources: tuple[Source, ...] = (),
     mapped: Mapped | None = None,
+    files: tuple[FileQuery, ...] = (),
 ) -> ApiSpec:
     """Everything of one API. `secrets` is the folder with NAMESPACE/SECRET/KEY; `sources` what else than the API itself was seen; `mapped` is kept by
-    the caller from one state to the next."""
+    the caller from one state to the next; `files` are the queries of `queriesFrom`."""
     namespace = api.metadata.namespace
     mapped = mapped if mapped is not None else Mapped()
-    if mapped.api is not api or mapped.secrets != secrets:
-        mapped.api, mapped.secrets = api, secrets
+    if mapped.api is not api or mapped.secrets != secrets or mapped.files != files:
+        mapped.api, mapped.secrets, mapped.files = api, secrets, files
         mapped.parts = (
             tuple(_connection(each, secrets / namespace) for each in api.spec.connections),
-            tuple(_query(each) for each in api.spec.queries),
+            _queries(api, files),
             tuple(_role(each) for each in api.spec.roles),
         )
     mapped.keys = {id(served.key): _kept(served, mapped) for served in keys if not served.key.spec.suspended}
@@ -132,6 +134,19 @@ def _keys(served: ServedKey) -> list[KeySpec]:
         )
         for (not_before_us, not_after_us), texts in by_time.items()
     ]
+
+
+def _queries(api: QueryAPI, files: Sequence[FileQuery]) -> tuple[QuerySpec, ...]:
+    """Each name once; one that several have is refused: which of them callers mean can't be told."""
+    by_name: dict[str, list[tuple[QuerySpec, str]]] = {}
+    for query in api.spec.queries:
+        by_name.setdefault(query.name, []).append((_query(query), f"{api.ref}'s own queries"))
+    for file in files:
+        by_name.setdefault(file.query.name, []).append((_query(file.query), file.place))
+    return tuple(
+        first if not others else replace(first, twice=f"{where} and {', '.join(place for _, place in others)} have this name: rename one")
+        for (first, where), *others in by_name.values()
+    )
 
 
 def _run_store(store: RunStore, folder: Path) -> RunStorePlan:

@@ -75,6 +75,8 @@ class QuerySpec:
     timeout_ms: int | None = None
     page: PageSpec | None = None
     record_params: bool = False
+    twice: str = ""
+    """Why the name is refused: where the others of this name stand. Empty: it is the only one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import hashlib
 import os
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace_contract.apikey import ApiKey
@@ -20,7 +20,8 @@ from tailrace_contract.ids import Ref
 from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES
 from tailrace_gateway.resources.merging import FileReading, Good, Parts, merge, read_file
 from tailrace_gateway.resources.private import read_bounded
-from tailrace_gateway.resources.state import Digest, Located, ResourceState
+from tailrace_gateway.resources.queryfiles import Place, QueryFiles
+from tailrace_gateway.resources.state import Digest, FileQuery, Located, ResourceState
 from tailrace_gateway.resources.vault import Vault
 
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -70,6 +71,7 @@ class FileSource:
         self._known: dict[str, Known] = {}
         self._good = Good()
         self._key_files: dict[Ref, KeyFile] = {}
+        self._query_files = QueryFiles()
         self._watched: tuple[str, ...] = ()
 
     async def states(self) -> AsyncIterator[ResourceState]:
@@ -107,7 +109,7 @@ class FileSource:
         readings += [reading for path in self._paths if (reading := _unlisted(path)) is not None]
         self._known = {name: known for name, known in self._known.items() if any(reading.file == name for reading in readings)}
         self._good, findings = merge(self._good, readings)
-        state = ResourceState(self._good.resources, findings, files=len(readings))
+        state = self._with_queries(ResourceState(self._good.resources, findings, files=len(readings)))
         if not self._keep:
             return state
         return self._with_secrets(state)
@@ -128,7 +130,18 @@ class FileSource:
         keyless = {ref: str(each.result) for ref, each in key_files.items() if isinstance(each.result, ValueError)}
         self._watched = self._to_watch(state)
         secrets = self._vault.fingerprint(state.query_apis.values(), ())
-        return ResourceState(state.held, tuple(findings), digests, keyless, secrets, state.files)
+        return replace(state, findings=tuple(findings), digests=digests, keyless=keyless, secrets=secrets)
+
+    def _with_queries(self, state: ResourceState) -> ResourceState:
+        """With the queries of ConfigMaps; a fault in one of them stands in the file that holds the ConfigMap."""
+        configs = {config.ref: (config, Place(origin)) for config, origin in self._good.configs.values()}
+        queries: dict[Ref, tuple[FileQuery, ...]] = {}
+        findings = state.findings
+        for ref, api in state.query_apis.items():
+            if api.spec.queries_from:
+                queries[ref], found = self._query_files.of(api, configs)
+                findings += found
+        return replace(state, findings=findings, queries=queries)
 
     def _key_file(self, ref: Ref, key: ApiKey) -> KeyFile:
         """Reads (or mints) a key's text, unless the same key has the same file as before."""

@@ -11,13 +11,14 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from tailrace_contract.document import Resource, read
 from tailrace_contract.findings import Finding
+from tailrace_contract.fingerprints import config_fingerprint
 from tailrace_contract.ids import Ref
 from tailrace_contract.plan import Source, SourceKind
 from tailrace_contract.resource import API_VERSION, GROUP, VERSION, Kind
@@ -26,8 +27,11 @@ from tailrace_contract.status import AdmittedNamespace, ApiKeyStatus, QueryAPISt
 
 from tailrace_gateway.observe import Event, Observer, observation
 from tailrace_gateway.resources.apiserver import ApiServer, Reason
+from tailrace_gateway.resources.configdoc import Config
 from tailrace_gateway.resources.listwatch import ListWatch, Times
-from tailrace_gateway.resources.state import Digest, Held, Located, Origin, ResourceState
+from tailrace_gateway.resources.mounted import MountedConfigs
+from tailrace_gateway.resources.queryfiles import Place, QueryFiles
+from tailrace_gateway.resources.state import Digest, FileQuery, Held, Located, Origin, ResourceState
 from tailrace_gateway.resources.vault import Vault
 
 RUN_STORE_VARIABLE = "TAILRACE_RUN_STORE"
@@ -108,15 +112,25 @@ def _document(item: dict[str, Any], kind: Kind) -> dict[str, Any]:
 
 
 class KubernetesSource:
-    """A `ResourceSource` over one API server. `store`: the RunStore in force; `secrets`: the folder with NAMESPACE/SECRET/KEY."""
+    """A `ResourceSource` over one API server. `store`: the RunStore in force; `secrets`, `configs`: the folders with NAMESPACE/NAME/KEY."""
 
     def __init__(
-        self, server: ApiServer, wanted: Ref, store: RunStore, secrets: Path, observe: Observer, *, times: Times | None = None
+        self,
+        server: ApiServer,
+        wanted: Ref,
+        store: RunStore,
+        secrets: Path,
+        configs: Path,
+        observe: Observer,
+        *,
+        times: Times | None = None,
     ) -> None:
         self._server = server
         self._wanted = wanted
         self._store = store
         self._vault = Vault(secrets.parent, secrets=secrets)
+        self._configs = MountedConfigs(configs)
+        self._query_files = QueryFiles()
         self._observe = observe
         self._times = times or Times()
         self._changed = asyncio.Event()
@@ -138,7 +152,6 @@ class KubernetesSource:
         self._run("", self._api)
         self._watch_keys(self._wanted.namespace)
         last: ResourceState | None = None
-        secrets = ""
         try:
             while True:
                 with suppress(TimeoutError):
@@ -149,9 +162,7 @@ class KubernetesSource:
                 self._follow()
                 if not self._complete():
                     continue
-                state = self._state()
-                secrets = await asyncio.to_thread(self._vault.fingerprint, tuple(state.query_apis.values()), ())
-                state = self._with(state, secrets)
+                state = await asyncio.to_thread(self._mounted, self._state())
                 if state != last:
                     last, self._given = state, True
                     yield state
@@ -230,7 +241,8 @@ class KubernetesSource:
             for namespace, watch in sorted(self._keys.items())
             if watch.listed
         )
-        return ResourceState(held, tuple(findings), digests, keyless, files=len(held), sources=sources)
+        admitted = tuple(each for seen in self._api.objects.values() for each in seen.namespaces)
+        return ResourceState(held, tuple(findings), digests, keyless, files=len(held), sources=sources, admitted=admitted)
 
     def _hold(self, identity: str, seen: Seen, held: dict[str, Held], findings: list[Located]) -> None:
         if seen.resource is not None:
@@ -240,9 +252,23 @@ class KubernetesSource:
         if (last := self._good.get(identity)) is not None:
             held[identity] = last
 
-    def _with(self, state: ResourceState, secrets: str) -> ResourceState:
-        admitted = tuple(each for seen in self._api.objects.values() for each in seen.namespaces)
-        return ResourceState(state.held, state.findings, state.digests, state.keyless, secrets, state.files, state.sources, admitted)
+    def _mounted(self, state: ResourceState) -> ResourceState:
+        """With what mounted files say: queries of ConfigMaps, and whether a Secret is another. Blocking."""
+        findings, sources = list(state.findings), list(state.sources)
+        queries: dict[Ref, tuple[FileQuery, ...]] = {}
+        for ref, api in state.query_apis.items():
+            configs: dict[Ref, tuple[Config, Place]] = {}
+            for source in api.spec.queries_from:
+                config = self._configs.read(Ref(ref.namespace, source.config_map_ref.name))
+                if config is not None:
+                    configs[config.ref] = (config, Place())
+                    version = config_fingerprint(config.files)
+                    sources.append(Source(kind=SourceKind.CONFIG, name=str(config.ref), resource_version=version))
+            if api.spec.queries_from:
+                queries[ref], found = self._query_files.of(api, configs)
+                findings += found
+        secrets = self._vault.fingerprint(state.query_apis.values(), ())
+        return replace(state, findings=tuple(findings), sources=tuple(sources), queries=queries, secrets=secrets)
 
     def _tell(self) -> None:
         """Says once when a watch can't read, and once when it can again."""

@@ -19,6 +19,7 @@ from tailrace_contract.findings import Finding
 from tailrace_contract.resource import GROUP, Kind
 from tailrace_contract.runstore import RunStore
 
+from tailrace_gateway.resources.configdoc import Config, is_config, read_config
 from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES, ManifestError, chunks, read_manifests
 from tailrace_gateway.resources.secretdoc import Secret, is_secret, read_secret
 from tailrace_gateway.resources.state import Held, Located, Origin
@@ -30,7 +31,7 @@ class Entry:
 
     origin: Origin
     identity: str | None
-    content: Resource | Secret | None
+    content: Resource | Secret | Config | None
     findings: tuple[Finding, ...] = ()
 
     def placed(self, file: str, before: int) -> "Entry":
@@ -62,10 +63,11 @@ Parts = dict[str, Part]
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """What holds: resources and Secrets by identity, each with its origin."""
+    """What holds: resources, Secrets and ConfigMaps by identity, each with its origin."""
 
     resources: Mapping[str, Held] = field(default_factory=dict)
     secrets: Mapping[str, tuple[Secret, Origin]] = field(default_factory=dict)
+    configs: Mapping[str, tuple[Config, Origin]] = field(default_factory=dict)
 
 
 def read_file(file: str, text: str, known: Parts | None = None) -> tuple[FileReading, Parts]:
@@ -97,6 +99,11 @@ def _entry(value: JsonValue, origin: Origin) -> Entry | None:
         if isinstance(secret, Secret):
             return Entry(origin, f"Secret {secret.ref}", secret)
         return Entry(origin, _identity(value), None, tuple(secret))
+    if is_config(value):
+        config = read_config(value)
+        if isinstance(config, Config):
+            return Entry(origin, f"ConfigMap {config.ref}", config)
+        return Entry(origin, _identity(value), None, tuple(config))
     if _foreign(value):
         return None
     resource = read(value)
@@ -117,7 +124,7 @@ def _identity(value: JsonValue) -> str | None:
     if not isinstance(value, dict) or not isinstance(metadata := value.get("metadata"), dict):
         return None
     kind, name, namespace = value.get("kind"), metadata.get("name"), metadata.get("namespace", "default")
-    if kind not in (*Kind, "Secret") or not isinstance(name, str) or not isinstance(namespace, str):
+    if kind not in (*Kind, "Secret", "ConfigMap") or not isinstance(name, str) or not isinstance(namespace, str):
         return None
     return f"{kind} {namespace}/{name}"
 
@@ -128,6 +135,7 @@ def merge(before: Good, readings: Iterable[FileReading]) -> tuple[Good, tuple[Lo
     findings: list[Located] = []
     resources: dict[str, Held] = {}
     secrets: dict[str, tuple[Secret, Origin]] = {}
+    configs: dict[str, tuple[Config, Origin]] = {}
     kept_files: set[str] = set()
     kept: set[str] = set()
     seen: dict[str, Origin] = {}
@@ -150,6 +158,7 @@ def merge(before: Good, readings: Iterable[FileReading]) -> tuple[Good, tuple[Lo
                 )
                 resources.pop(entry.identity, None)
                 secrets.pop(entry.identity, None)
+                configs.pop(entry.identity, None)
             else:
                 seen[entry.identity] = entry.origin
                 found += _moved(before, entry)
@@ -159,6 +168,8 @@ def merge(before: Good, readings: Iterable[FileReading]) -> tuple[Good, tuple[Lo
                     kept.add(entry.identity)
             elif isinstance(entry.content, Secret):
                 secrets[str(entry.identity)] = (entry.content, entry.origin)
+            elif isinstance(entry.content, Config):
+                configs[str(entry.identity)] = (entry.content, entry.origin)
             elif entry.content is not None:
                 resources[str(entry.identity)] = Held(entry.content, entry.origin)
     for identity, held in before.resources.items():
@@ -167,7 +178,10 @@ def merge(before: Good, readings: Iterable[FileReading]) -> tuple[Good, tuple[Lo
     for identity, (secret, origin) in before.secrets.items():
         if identity in kept or (_within(origin.file, kept_files) and identity not in seen):
             secrets.setdefault(identity, (secret, origin))
-    return Good(resources, secrets), tuple(findings)
+    for identity, (config, origin) in before.configs.items():
+        if identity in kept or (_within(origin.file, kept_files) and identity not in seen):
+            configs.setdefault(identity, (config, origin))
+    return Good(resources, secrets, configs), tuple(findings)
 
 
 def _within(file: str, places: set[str]) -> bool:

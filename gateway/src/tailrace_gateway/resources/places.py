@@ -30,7 +30,10 @@ class Places:
             return f"{held.origin.file}:{held.origin.first_line}:1" if held is not None and held.origin.file else ""
         names = [each.name for each in (self._api.spec.queries if unit == "query" else self._api.spec.roles)]
         origin = self._state.origin(Kind.QUERY_API, self._api.ref)
-        if not origin.file or name not in names:
+        if name not in names:
+            files = self._state.queries.get(self._api.ref, ()) if unit == "query" else ()
+            return next((each.place for each in files if each.query.name == name), "")
+        if not origin.file:
             return ""
         line, column = self._place(origin, ("spec", "queries" if unit == "query" else "roles", names.index(name)))
         return f"{origin.file}:{line + origin.before}:{column}"

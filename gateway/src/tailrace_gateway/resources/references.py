@@ -63,14 +63,15 @@ def _api_faults(state: ResourceState, api: QueryAPI, exists: Exists) -> Iterator
 def _api_warnings(state: ResourceState, api: QueryAPI) -> Iterator[Finding]:
     for n, role in enumerate(api.spec.roles):
         for m, glob in enumerate(role.queries):
-            if not any(glob_matches(glob, query.name) for query in api.spec.queries):
+            if not any(glob_matches(glob, query.name) for query in state.queries_of(api)):
                 yield Finding(("spec", "roles", n, "queries", m), f"queries: no query is called {glob}", "correct or remove it")
     used = {key.spec.role for key in state.api_keys.values() if key.api_ref == api.ref}
     if not used:
         yield Finding(("metadata", "name"), "no ApiKey belongs to this QueryAPI: nobody can call it", "add an ApiKey")
-    for n, query in enumerate(api.spec.queries):
+    for n, query in enumerate(state.queries_of(api)):
         if not any(glob_matches(glob, query.name) for role in api.spec.roles for glob in role.queries):
-            yield Finding(("spec", "queries", n, "name"), f"no role may call {query.name}", "add it to a role's queries, or remove it")
+            place: Path = ("spec", "queries", n, "name") if n < len(api.spec.queries) else ("spec", "queriesFrom")
+            yield Finding(place, f"no role may call {query.name}", "add it to a role's queries, or remove it")
 
 
 def _key_faults(state: ResourceState, key: ApiKey, exists: Exists) -> Iterator[Finding]:
@@ -92,7 +93,7 @@ def _key_faults(state: ResourceState, key: ApiKey, exists: Exists) -> Iterator[F
         known = ", ".join(each.name for each in api.spec.roles)
         yield Finding(("spec", "role"), f"role: the API has no role {key.spec.role}", f"its roles are {known}")
         return
-    granted = [query for query in api.spec.queries if any(glob_matches(glob, query.name) for glob in role.queries)]
+    granted = [query for query in state.queries_of(api) if any(glob_matches(glob, query.name) for glob in role.queries)]
     for name in key.spec.bind:
         if not any(name in query.params for query in granted):
             yield Finding(("spec", "bind", name), f"bind: no query of the role has a parameter {name}", "correct the name")

@@ -14,7 +14,7 @@ from tailrace_contract.document import Resource
 from tailrace_contract.findings import Finding, Path
 from tailrace_contract.ids import Ref
 from tailrace_contract.plan import Source
-from tailrace_contract.queryapi import QueryAPI
+from tailrace_contract.queryapi import Query, QueryAPI
 from tailrace_contract.resource import Kind
 from tailrace_contract.runstore import RunStore
 from tailrace_contract.status import AdmittedNamespace
@@ -69,6 +69,14 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class FileQuery:
+    """A query of `queriesFrom`; `place`: FILE:LINE:COLUMN of where it begins."""
+
+    query: Query
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class Digest:
     """A key text that is valid: its SHA-256 in hex, and for how long (µs since 1970; None: without end)."""
 
@@ -94,6 +102,12 @@ class ResourceState:
     files: int = 0
     sources: tuple[Source, ...] = ()
     admitted: tuple[AdmittedNamespace, ...] = ()
+    queries: Mapping[Ref, tuple[FileQuery, ...]] = field(default_factory=dict)
+    """Of each QueryAPI, those of `queriesFrom`."""
+
+    def queries_of(self, api: QueryAPI) -> tuple[Query, ...]:
+        """All queries of an API: its own, then those of its ConfigMaps."""
+        return (*api.spec.queries, *(each.query for each in self.queries.get(api.ref, ())))
 
     @property
     def stale(self) -> bool:
