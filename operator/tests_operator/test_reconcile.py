@@ -4,7 +4,7 @@ import itertools
 from typing import Any
 
 import pytest
-from tailrace_operator.errors import ClusterError, Forbidden, Invalid, Unavailable
+from tailrace_operator.errors import ClusterError, Conflict, Forbidden, Invalid, Unavailable
 from tailrace_operator.manifest import (
     DEPLOYMENT,
     DISRUPTION_BUDGET,
@@ -19,6 +19,7 @@ from tailrace_operator.manifest import (
     ObjectRef,
     ref_of,
 )
+from tailrace_operator.observe import Event
 from tailrace_operator.queue import Done, Failed
 
 from .fake_cluster import FakeCluster, Write
@@ -332,6 +333,18 @@ async def test_a_defect_of_ours_in_one_resource_is_a_failure_and_tells_no_value(
     world.engine.reconcilers[SHOP.kind] = broken
     assert await world.reconcile() == Failed()
     assert "hidden" not in repr(world.told)
+
+
+async def test_that_others_were_faster_is_worth_a_warning_only_when_it_goes_on() -> None:
+    world = a_world()
+    world.cluster.fail = lambda write: Conflict("faster", 409)
+    world.queue.add(SHOP)
+    for _ in range(5):
+        assert await world.reconcile() == Failed()
+        world.queue._schedule._states[SHOP].is_running = True
+        world.queue._schedule.finish(SHOP, 0, Failed())
+    told = [each.event for each in world.told if each.event in (Event.RECONCILE_RACED, Event.RECONCILE_FAILED)]
+    assert told == [Event.RECONCILE_RACED] * 3 + [Event.RECONCILE_FAILED] * 2
 
 
 async def test_our_own_writes_of_a_status_wake_nobody() -> None:

@@ -12,7 +12,7 @@ from tailrace_contract.resource import Kind as Custom
 
 from tailrace_operator.acknowledgement import Deletion, Deletions
 from tailrace_operator.cluster import Cluster
-from tailrace_operator.errors import ClusterError, Forbidden, OperatorError
+from tailrace_operator.errors import ClusterError, Conflict, Forbidden, OperatorError
 from tailrace_operator.health import Health
 from tailrace_operator.manifest import (
     API_KEY,
@@ -44,6 +44,9 @@ SPREAD_S = 60.0
 
 RELIST_RETRY_S = 15.0
 """The same while listing fails."""
+
+RACES = 3
+"""Conflicts in a row that are nothing but others being faster."""
 
 REVOCATIONS = 20
 """Deleted keys that are remembered per QueryAPI."""
@@ -108,6 +111,12 @@ class Engine:
             if error.is_terminating:
                 return Done()  # Its namespace goes, and everything in it.
             return self._failed(key, error.code, error.message)
+        except Conflict as error:
+            if self._queue.failures(key) >= RACES:
+                return self._failed(key, error.code, error.message)
+            names = {"kind": key.kind, "namespace": key.namespace, "name": key.name}
+            self._observer(observation(Event.RECONCILE_RACED, detail=error.message, **names))
+            return Failed()
         except OperatorError as error:
             return self._failed(key, error.code, error.message)
         except Exception as error:

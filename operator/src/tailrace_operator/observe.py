@@ -40,6 +40,7 @@ class Event(StrEnum):
     LEASE_LOST = "lease_lost"
     RECONCILED = "reconciled"
     RECONCILE_FAILED = "reconcile_failed"
+    RECONCILE_RACED = "reconcile_raced"
     WROTE = "wrote"
     QUEUE_CHANGED = "queue_changed"
     RELISTED = "relisted"
@@ -74,6 +75,9 @@ DECLARED: dict[Event, Declared] = {
     Event.RECONCILED: _declared(Level.DEBUG, "A resource was reconciled", "kind", "namespace", "name", "writes", "duration_s", "again_s"),
     Event.RECONCILE_FAILED: _declared(
         Level.WARNING, "A resource could not be reconciled; it is tried again", "kind", "namespace", "name", "reason", "detail", "failures"
+    ),
+    Event.RECONCILE_RACED: _declared(
+        Level.DEBUG, "Somebody else wrote meanwhile; the resource is read again", "kind", "namespace", "name", "detail"
     ),
     Event.WROTE: _declared(Level.INFO, "An object was written", "action", "kind", "namespace", "name", "for", "reason"),
     Event.QUEUE_CHANGED: _declared(None, "The queue changed", "waiting", "running"),
@@ -167,6 +171,8 @@ class Metrics:
                 self._duration.labels(fields["kind"]).observe(float(fields["duration_s"] or 0))
             case Event.RECONCILE_FAILED:
                 self._reconciles.labels(fields["kind"], str(fields["reason"])).inc()
+            case Event.RECONCILE_RACED:
+                self._reconciles.labels(fields["kind"], "conflict").inc()
             case Event.WROTE:
                 self._writes.labels(fields["kind"], fields["action"]).inc()
             case Event.API_CALLED:
