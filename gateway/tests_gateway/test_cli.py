@@ -170,6 +170,14 @@ def test_explain_tells_tables_columns_and_masks(folder: Path) -> None:
     only = tailrace("explain", "-f", folder / "api", "--key", "app", "--query", "item").stdout
     assert "default/app" in only
     assert "default/low" not in only
+    nope = tailrace("explain", "-f", folder / "api", "--query", "itm")
+    assert nope.returncode == 1
+    assert "there is no query itm: did you mean item?" in nope.stderr + nope.stdout
+    (folder / "api" / "shop.yaml").write_text("a: [")
+    broken = tailrace("check", "-f", folder / "api")
+    assert "correct the name" not in broken.stdout
+    ddl = tailrace("check", "--print-ddl", "-f", folder / "api")
+    assert "a faulty QueryAPI may have an idempotencyTable" in ddl.stderr + ddl.stdout
 
 
 def test_diff_tells_who_sees_more_and_what_breaks(folder: Path) -> None:

@@ -19,6 +19,7 @@ CASES = [
     ("x:\n  true: x", 2, "key that is not text"),
     ("? [a]\n: 1", 1, "key that is not text"),
     ("a: yes", 1, "readers understand differently"),
+    ("n: 1", 1, "the name `n` is text to some"),
     ("a: 010", 1, "readers understand differently"),
     ("a: 1:30", 1, "readers understand differently"),
     ("a: .inf", 1, "readers understand differently"),

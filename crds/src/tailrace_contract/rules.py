@@ -119,6 +119,8 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _has_type(value: object, name: str) -> bool:
+    if name == "number" and isinstance(value, str):
+        return _decimal(value) is not None  # In quotes, which no reader rounds.
     return isinstance(value, _JSON_TYPES[name]) and (name in ("boolean", "json") or not isinstance(value, bool))
 
 

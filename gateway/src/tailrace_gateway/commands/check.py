@@ -191,6 +191,8 @@ def _print_ddl(state: ResourceState, wanted: Ref | None, data: Path, console: Co
     texts = [text for ref, api in state.query_apis.items() if wanted in (None, ref) for text in statements(api, Vault(data))]
     for text in texts:
         console.line(text)
-    if not texts:
+    if not texts and state.findings:
+        console.note("a faulty QueryAPI may have an idempotencyTable: correct it first")
+    elif not texts:
         console.note("no connection has an idempotencyTable")
     return 1 if state.findings else 0

@@ -3,6 +3,7 @@
 import argparse
 import tempfile
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 
 from tailrace_contract.duration import format_duration
@@ -38,8 +39,15 @@ def main(given: argparse.Namespace, console: Console) -> int:
     else:
         _print(found, console)
     if not found:
-        console.note("no key is granted any of these queries")
+        console.note(_why_none(given.query, [query.name for spec, _ in checked.compiled.values() for query in spec.queries]))
     return 1 if state.findings or not found else 0
+
+
+def _why_none(wanted: str | None, queries: list[str]) -> str:
+    if wanted is None or wanted in queries:
+        return "no key is granted any of these queries"
+    near = get_close_matches(wanted, queries, 1)
+    return f"there is no query {wanted}: " + (f"did you mean {near[0]}?" if near else f"its names are {', '.join(queries[:20]) or 'none'}")
 
 
 def _print(found: list[Admission], console: Console) -> None:

@@ -218,7 +218,8 @@ class Narrator:
         self._console.line(f"changed: {len(status['queries'])} queries, {live} keys in force, {len(status['refusals'])} refusals")
         self._problems(status)
         if status["findings"] and not before["findings"]:
-            self._console.line("what was good last goes on being served")
+            held = any(key["live"] for key in status["keys"])
+            self._console.line("what was good last goes on being served" if held else "nothing is served: every call gets 401")
         if before["findings"] and not status["findings"]:
             self._console.line("every file can be read again")
 

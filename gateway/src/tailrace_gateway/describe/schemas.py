@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
+from pydantic import JsonValue
 from tailrace_contract.plan import ColumnPlan, Encoding, Mask, ParamPlan, ParamType
 
 Schema = dict[str, object]
@@ -54,7 +55,7 @@ def param_schema(param: ParamPlan) -> Schema:
     """What a parameter's JSON value must be."""
     one = dict(_PARAMS[param.type])
     bounds: tuple[tuple[str, object], ...] = (
-        ("enum", None if param.enum is None else list(param.enum)),
+        ("enum", None if param.enum is None else [_value(param, value) for value in param.enum]),
         ("minimum", None if param.minimum is None else Decimal(param.minimum)),
         ("maximum", None if param.maximum is None else Decimal(param.maximum)),
         ("minLength", param.min_length),
@@ -66,8 +67,18 @@ def param_schema(param: ParamPlan) -> Schema:
     if param.nullable:
         schema = {"anyOf": [schema, {"type": "null"}]}
     if param.default is not None:
-        schema["default"] = param.default
+        schema["default"] = (
+            [_value(param, each) for each in param.default]
+            if isinstance(param.default, list) and param.array
+            else _value(param, param.default)
+        )
     return schema
+
+
+def _value(param: ParamPlan, value: JsonValue) -> object:
+    """A value that the plan holds, as a caller would send it: numbers may stand there as text, which no reader rounds."""
+    numeric = param.type in (ParamType.INTEGER, ParamType.NUMBER)
+    return Decimal(value) if numeric and isinstance(value, str) else value
 
 
 def column_schema(column: ColumnPlan, mask: Mask | None) -> Schema:

@@ -245,6 +245,8 @@ def _key(node: yaml.Node) -> str:
         raise _Refused(node, "a key that is not text", "write a plain name before the colon")
     if node.tag == PLAIN and node.value == "<<":
         raise _Refused(node, "merge keys (<<) are not read the same everywhere", "repeat the fields")
+    if node.tag == PLAIN and _DISPUTED.fullmatch(node.value):
+        raise _Refused(node, f"the name `{node.value[:40]}` is text to some YAML readers and another value to others", "put it in quotes")
     text = _scalar(node)
     if not isinstance(text, str):
         raise _Refused(node, "a key that is not text", "put it in quotes")

@@ -83,8 +83,8 @@ def _key_faults(state: ResourceState, key: ApiKey, exists: Exists) -> Iterator[F
         fix = "put the ApiKey into the API's namespace; keys of other namespaces work in a cluster only, where namespaces have labels"
         yield Finding(("spec", "queryApiRef", "namespace"), "queryApiRef: an API of another namespace can't be opened here", fix)
         return
-    if api is None and f"QueryAPI {key.api_ref}" in {located.unit for located in state.findings}:
-        return  # It is there, but faulty, which is told already.
+    if api is None and {f"QueryAPI {key.api_ref}", ""} & {located.unit for located in state.findings}:
+        return  # It is there, or may be in what can't be read, which is told already.
     if api is None:
         yield Finding(("spec", "queryApiRef", "name"), f"queryApiRef: there is no QueryAPI {key.api_ref}", "add it, or correct the name")
         return

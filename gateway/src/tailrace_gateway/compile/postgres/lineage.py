@@ -101,6 +101,11 @@ def walk(query: Node, catalog: Catalog, *, write: bool = False, owner: bool = Fa
             )
         walker.write = write
         columns = walker.query(query, None)
+    except RefusedError as refused:
+        if refused.code is Refusal.FUNCTION_NOT_ALLOWED and walker.tables & catalog.system and not owner:
+            hint = f"it reads a table of the system in a way that no list can allow ({refused.hint})"
+            raise RefusedError(Refusal.TABLE_NOT_ALLOWED, hint, refused.detail) from None
+        raise
     except (NotATreeError, RecursionError, ValueError, IndexError) as error:
         raise RefusedError(Refusal.NOT_PARSED, "the statement has a part that cannot be decided", str(error)) from None
     lineage = Lineage(tuple(columns), frozenset(walker.consumed), frozenset(walker.tables), frozenset(walker.written))
