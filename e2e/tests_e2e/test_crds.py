@@ -113,6 +113,47 @@ def test_what_may_not_change(space: Kubectl) -> None:
     assert "akey" not in space.patch("akey", "desk", {"spec": {"suspended": True}})
 
 
+def test_a_backend_stays(space: Kubectl) -> None:
+    """a RunStore can't be given another backend, but another Secret for the one that it has"""
+    store = documents(ROOT / "crds/golden/valid/store-postgres.yaml")[0]
+    store["metadata"] = {"name": "runs", "namespace": space.namespace}
+    space.apply(store)
+    with pytest.raises(CommandFailed, match="the backend can't be changed; make another RunStore"):
+        space.patch("rstore", "runs", {"spec": {"postgres": None, "embedded": {}}})
+    space.patch("rstore", "runs", {"spec": {"postgres": {"urlFrom": {"secretKeyRef": {"name": "other", "key": "url"}}}}})
+
+
+def test_scale(space: Kubectl) -> None:
+    """a QueryAPI asks for 2 pods when it says nothing, and kubectl scale changes that"""
+    api = documents(ROOT / "crds/golden/valid/api-smallest.yaml")[0]
+    api["metadata"] = {"name": "shop", "namespace": space.namespace, "annotations": {"tailrace.dev/paused": "true"}}
+    space.apply(api)
+    live = space.get("qapi", "shop")
+    assert live["spec"]["replicas"] == 2
+    assert live["status"]["observedGeneration"] <= live["metadata"]["generation"]
+    space("scale", "qapi", "shop", "--replicas=5")
+    assert space.get("qapi", "shop")["spec"]["replicas"] == 5
+
+
+def test_the_largest_documents(room: Kubectl) -> None:
+    """the rules' cost fits documents of a megabyte: 1,000 queries, and every list as long as it may be"""
+    api = documents(ROOT / "crds/golden/valid/api-smallest.yaml")[0]
+    connection, spec = api["spec"]["connections"][0], api["spec"]
+    text = {"type": "string", "minLength": 1, "maxLength": 9, "pattern": "^a"}
+    spec["connections"] = [{**connection, "name": f"c{n}"} for n in range(32)]
+    spec["queries"] = [
+        {"name": f"query_{n}", "connection": "c31", "sql": "SELECT :a0", "params": {f"a{m}": text for m in range(10)}} for n in range(1000)
+    ]
+    masks = [{"column": f"t.c{m}", "with": "hash"} for m in range(64)]
+    spec["roles"] = [{"name": f"r{n}", "queries": ["*"], "masks": masks} for n in range(64)]
+    bind = {f"p{n}": {"namespaceLabel": "example.org/label"} for n in range(16)}
+    entry = {"namespaces": {"matchLabels": {f"example.org/l{n}": "x" for n in range(16)}}, "roles": [f"r{63 - n}" for n in range(16)]}
+    spec["allowKeysFrom"] = [{**entry, "bind": bind} for _ in range(32)]
+    spec["queriesFrom"] = [{"configMapRef": {"name": f"queries-{n}"}} for n in range(16)]
+    assert len(json.dumps(api)) > 900_000
+    assert not ask(room, api)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_explain(cluster: Kubectl, kind: str) -> None:
     """kubectl explain describes every top field of the spec"""
