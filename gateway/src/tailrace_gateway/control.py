@@ -191,8 +191,10 @@ class ControlLoop:
         last = self._last
         away = last.failures or (last.published is not None and last.published.unreachable)
         wait_s = min(RETRY_S[0] * 2 ** min(last.failures, 8), RETRY_S[1]) if away else CATALOG_S
+        # Not wait_for: until Python 3.12 it forgets a cancellation that comes together with what it waits for.
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), None if self._state is None else wait_s)
+            async with asyncio.timeout(None if self._state is None else wait_s):
+                await self._changed.wait()
         self._forced = False
         if self._changed.is_set():
             self._changed.clear()

@@ -154,9 +154,11 @@ class KubernetesSource:
         last: ResourceState | None = None
         try:
             while True:
+                # Not wait_for: until Python 3.12 it forgets a cancellation that comes together with what it waits for.
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), FILES_S)
-                    await asyncio.sleep(GATHER_S)
+                    async with asyncio.timeout(FILES_S):
+                        await self._changed.wait()
+                await asyncio.sleep(GATHER_S)
                 self._changed.clear()
                 self._tell()
                 self._follow()
