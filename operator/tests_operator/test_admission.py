@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tailrace_contract.status import NAMESPACES_SHOWN
 from tailrace_operator.admission import admitted, entries_of
@@ -60,6 +60,7 @@ def test_at_most_256() -> None:
 LABELS = st.dictionaries(st.sampled_from(["a", "b", "t"]), st.sampled_from(["1", "2", ""]))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["1", "2"]), min_size=1), st.booleans()), max_size=4),
     st.lists(LABELS, max_size=5),

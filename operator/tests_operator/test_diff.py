@@ -5,7 +5,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tailrace_operator.diff import Action, Apply, Create, Prune, Scale, Take, diff, drift
 from tailrace_operator.errors import Foreign
@@ -243,7 +243,7 @@ def wishes(draw: st.DrawFn) -> list[Object]:
     return wanted
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(wishes(), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_after_the_writes_there_is_nothing_left_to_write(history: list[list[Object]], random: Any) -> None:
     """diff(desired, apply(diff)) is empty, whatever was wanted before, in whatever order the objects are given."""

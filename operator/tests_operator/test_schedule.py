@@ -1,6 +1,6 @@
 """The queue's decisions, with a clock of the test's own."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tailrace_operator.queue import (
     FIRST_PAUSE_S,
@@ -109,11 +109,13 @@ def test_keys_that_are_done_leave_nothing_behind() -> None:
     assert not queue._states
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10_000), st.floats(1 - JITTER, 1 + JITTER))
 def test_a_pause_is_never_longer_than_the_longest(failures: int, stretch: float) -> None:
     assert 0 < pause_s(failures, stretch) <= LONGEST_PAUSE_S
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["add", "later", "done", "failed", "again"])), max_size=60))
 def test_no_change_is_ever_lost(steps: list[tuple[str, str]]) -> None:
     """After any history, each key that was added since its last work began is worked on again."""
