@@ -293,6 +293,24 @@ async def test_a_status_that_makes_no_sense_admits_nobody(api: Any, bench: Calla
     assert not state.findings
 
 
+async def test_a_status_that_is_written_reads_no_spec_again(api: Any, bench: Callable[[], Bench]) -> None:
+    api.put("queryapis", "retail", "shop", spec())
+    api.put("apikeys", "retail", "desk", key_spec(), key_status())
+    b = bench()
+    before = await b.until(lambda state: state.digests)
+    api.put("queryapis", "retail", "shop", spec(), {"observedGeneration": 1, "keys": 1})
+    at = api.put("apikeys", "retail", "desk", key_spec(), key_status("cd" * 32))
+    after = await b.until(lambda state: version(state) >= at)
+    assert after.query_apis[Ref("retail", "shop")] is before.query_apis[Ref("retail", "shop")]
+    assert after.api_keys[Ref("retail", "desk")] is before.api_keys[Ref("retail", "desk")]
+    assert after.digests[Ref("retail", "desk")][0].sha256 == "cd" * 32
+    api.delete("apikeys", "retail", "desk")
+    await b.until(lambda state: not state.api_keys)
+    api.put("apikeys", "retail", "desk", key_spec(role="other"), key_status(), uid="another")
+    state = await b.until(lambda state: state.api_keys)
+    assert state.api_keys[Ref("retail", "desk")].spec.role == "other"
+
+
 async def test_nothing_new_says_nothing(api: Any, bench: Callable[[], Bench]) -> None:
     api.put("queryapis", "retail", "shop", spec())
     b = bench()

@@ -26,7 +26,7 @@ class Bench:
         self.api = api
         self.changes = 0
         self.server = ApiServer(access or Access(api.url))
-        self.watch = ListWatch(self.server, PATH, lambda item: item["spec"], self._changed, field_selector=selector, times=times)
+        self.watch = ListWatch(self.server, PATH, lambda item, last: item["spec"], self._changed, field_selector=selector, times=times)
         self.task = asyncio.create_task(self.watch.run())
 
     def _changed(self) -> None:

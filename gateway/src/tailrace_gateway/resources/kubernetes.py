@@ -71,18 +71,19 @@ def run_store(text: str, namespace: str) -> RunStore:
     return found
 
 
-def see_api(item: dict[str, Any]) -> Seen:
-    """A QueryAPI as the API server gives it."""
+def see_api(item: dict[str, Any], last: Seen | None = None) -> Seen:
+    """A QueryAPI as the API server gives it; `last`: as it was before."""
     try:
         namespaces = QueryAPIStatus.model_validate_json(json.dumps(item.get("status") or {})).namespaces
     except ValidationError:
         namespaces = ()  # Nobody of another namespace, then.
-    found = read(_document(item, Kind.QUERY_API))
+    document = _document(item, Kind.QUERY_API)
+    found = _same(document, last) or read(document)
     return Seen(None, tuple(found)) if isinstance(found, list) else Seen(found, namespaces=namespaces)
 
 
-def see_key(item: dict[str, Any], wanted: Ref) -> Seen | None:
-    """An ApiKey as the API server gives it; None when it opens another API."""
+def see_key(item: dict[str, Any], wanted: Ref, last: Seen | None = None) -> Seen | None:
+    """An ApiKey as the API server gives it; None when it opens another API. `last`: as it was before."""
     document = _document(item, Kind.API_KEY)
     spec = document["spec"]
     ref = spec.get("queryApiRef") if isinstance(spec, dict) else None
@@ -100,8 +101,20 @@ def see_key(item: dict[str, Any], wanted: Ref) -> Seen | None:
         Digest(each.sha256, None, round(each.not_after.timestamp() * 1e6) if each.not_after else None)
         for each in status.keys
     )
-    found = read(document)
+    found = _same(document, last) or read(document)
     return Seen(None, tuple(found), keys) if isinstance(found, list) else Seen(found, (), keys)
+
+
+def _same(document: dict[str, Any], last: Seen | None) -> Resource | None:
+    """The very resource that was read before, when its spec is the same: a status is written often, and to read a large API again takes a while.
+
+    Its resourceVersion is then the one that it was read at; acknowledgement goes by uid and generation.
+    """
+    if last is None or last.resource is None:
+        return None
+    was, now = last.resource.metadata, document["metadata"]
+    same = was.uid and was.generation and (was.uid, was.generation) == (now.get("uid"), now.get("generation"))
+    return last.resource if same else None
 
 
 def _document(item: dict[str, Any], kind: Kind) -> dict[str, Any]:
@@ -183,7 +196,7 @@ class KubernetesSource:
     def _watch_keys(self, namespace: str) -> None:
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/apikeys"
         self._keys[namespace] = ListWatch(
-            self._server, path, lambda item: see_key(item, self._wanted), self._changed.set, times=self._times
+            self._server, path, lambda item, last: see_key(item, self._wanted, last), self._changed.set, times=self._times
         )
         self._run(namespace, self._keys[namespace])
 

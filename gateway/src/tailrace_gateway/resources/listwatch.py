@@ -36,13 +36,14 @@ class Times:
 
 
 class ListWatch(Generic[T]):
-    """Objects by name, as `convert` makes them of JSON. `changed` is called after each change, also of `resource_version` alone."""
+    """Objects by name, as `convert` makes them of JSON and of what it made of the one of that name before. `changed` is called after each change, also
+    of `resource_version` alone."""
 
     def __init__(
         self,
         server: ApiServer,
         path: str,
-        convert: Callable[[dict[str, Any]], T],
+        convert: Callable[[dict[str, Any], T | None], T],
         changed: Callable[[], None],
         *,
         field_selector: str = "",
@@ -98,7 +99,8 @@ class ListWatch(Generic[T]):
             if not isinstance(items, list):
                 raise ApiFailure(Reason.FAILED)
             for item in items:
-                objects[_name(_map(item))] = self._convert(item)
+                name = _name(_map(item))
+                objects[name] = self._convert(item, self.objects.get(name))
             if not (more := metadata.get("continue")):
                 break
             params["continue"] = str(more)
@@ -132,7 +134,8 @@ class ListWatch(Generic[T]):
             raise ApiFailure(Reason.EXPIRED if item.get("code") == 410 else Reason.FAILED)
         version = _version(_map(item.get("metadata")))
         if kind in ("ADDED", "MODIFIED"):
-            self.objects[_name(item)] = self._convert(item)
+            name = _name(item)
+            self.objects[name] = self._convert(item, self.objects.get(name))
         elif kind == "DELETED":
             self.objects.pop(_name(item), None)
         elif kind != "BOOKMARK":
