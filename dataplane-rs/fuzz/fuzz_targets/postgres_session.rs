@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailrace_dataplane::engine::postgres::{Budget, Limits, Pool, Source};
 use tailrace_dataplane::engine::{Ask, Event, Write};
+use tailrace_dataplane::observe::Observer;
 use tailrace_dataplane::plan::snapshot::{ColumnPlan, ConnectionPlan, Encoding, Engine, Pooler, StatementPlan};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
@@ -72,7 +73,12 @@ fuzz_target!(|input: &[u8]| {
         };
         bench.runtime.block_on(async {
             let source = Arc::new(Source::new(&plan(bench.folder.path(), pooler)));
-            let pool = Pool::new(source, Budget::new(1), Limits { pause: Duration::from_secs(10), ..Limits::default() });
+            let pool = Pool::new(
+                source,
+                Budget::new(1),
+                Observer::silent().reach("d"),
+                Limits { pause: Duration::from_secs(10), ..Limits::default() },
+            );
             let mut events = pool.submit(ask);
             let mut ends = 0;
             loop {
