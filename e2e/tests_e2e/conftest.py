@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 from tailrace_e2e import testbed
+from tailrace_e2e.installation import CRDS, NAMESPACE, OPERATOR, Installation, moment
 from tailrace_e2e.kubectl import Kubectl, kept
-from tailrace_e2e.testbed import Testbed
+from tailrace_e2e.testbed import Bed
 
 ROOT = Path(__file__).resolve().parents[2]
-CRDS = "queryapis.tailrace.dev", "apikeys.tailrace.dev", "runstores.tailrace.dev"
+FIRST = ("test_quickstart",)
+LAST = ("test_uninstall", "test_privileges")
+"""Files whose order matters: a first installation, what ends it, and what looks back at everything that was asked."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -19,6 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(600))
+    place = {name: -len(FIRST) + n for n, name in enumerate(FIRST)} | {name: n + 1 for n, name in enumerate(LAST)}
+    items.sort(key=lambda item: place.get(item.path.stem, 0))
 
 
 def outcome(item: pytest.Item) -> str:
@@ -57,12 +62,18 @@ def cluster() -> Kubectl:
 
 
 @pytest.fixture(scope="session")
-def bed() -> Testbed:
+def bed() -> Bed:
     """The testbed: for what no foreign cluster lets us see, such as the API server's audit log."""
     here = testbed.found()
     if here is None:
         pytest.skip("this cluster shows no audit log; the testbed does (`make e2e` with KUBECONFIG unset)")
     return here
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_began() -> str:
+    """When the first test began, as the audit log writes moments."""
+    return moment()
 
 
 @pytest.fixture
@@ -83,3 +94,15 @@ def crds(cluster: Kubectl) -> None:
         cluster("apply", "--server-side", "--force-conflicts", "--filename", str(ROOT / "crds"))
     for name in CRDS:
         cluster("wait", "--for=condition=Established", f"crd/{name}", "--timeout=60s")
+
+
+@pytest.fixture(scope="session")
+def installation(cluster: Kubectl) -> Iterator[Installation]:
+    """The chart, freshly installed; it goes at the end unless KEEP=1."""
+    found = Installation(ROOT)
+    found.uninstall()
+    Kubectl(NAMESPACE).delete("lease", OPERATOR)  # Else the first leader waits until it runs out.
+    found.install()
+    yield found
+    if not kept():
+        found.uninstall()

@@ -78,7 +78,7 @@ def test_the_data_plane_is_small(cluster: Kubectl) -> None:
     name = f"docker.io/tailrace/dataplane:{TAG}"
 
     def size() -> float | None:
-        images = [each for node in cluster.list("node") for each in node["status"]["images"] if name in each.get("names", [])]
+        images = [each for node in cluster.list("node") for each in node["status"]["images"] if name in (each.get("names") or ())]
         return max((each["sizeBytes"] / 1e6 for each in images), default=None)
 
     # The node tells of new images within its reporting period.

@@ -21,13 +21,15 @@ class Request:
     namespace: str
     name: str
     code: int
+    is_allowed: bool
+    """Whether the user had the right; what was then refused for another reason (a namespace that goes) counts as allowed."""
     at: str
     """When it was received: RFC 3339 with microseconds."""
     agent: str
 
 
 @dataclass(frozen=True, slots=True)
-class Testbed:
+class Bed:
     """The testbed's program and the folder where it keeps the running cluster."""
 
     program: Path
@@ -52,21 +54,22 @@ class Testbed:
                 if target.get("subresource"):
                     resource += f"/{target['subresource']}"
                 yield Request(
-                    user=event["user"]["username"],
+                    user=event["user"].get("username", ""),
                     verb=event["verb"],
                     group=target.get("apiGroup", ""),
                     resource=resource,
                     namespace=target.get("namespace", ""),
                     name=target.get("name", ""),
                     code=event.get("responseStatus", {}).get("code", 0),
+                    is_allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") != "forbid",
                     at=event["requestReceivedTimestamp"],
                     agent=event.get("userAgent", ""),
                 )
 
 
-def found() -> Testbed | None:
+def found() -> Bed | None:
     """The testbed, when the tests run on it: `e2e/run` says so by TAILRACE_E2E_TESTBED, the path of its program."""
     program = os.environ.get("TAILRACE_E2E_TESTBED", "")
     if not program:
         return None
-    return Testbed(Path(program), Path(os.environ.get("TAILRACE_TESTBED", "/var/tmp/tailrace-testbed")) / "run")  # noqa: S108 (its default)
+    return Bed(Path(program), Path(os.environ.get("TAILRACE_TESTBED", "/var/tmp/tailrace-testbed")) / "run")  # noqa: S108 (its default)
