@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from tailrace_contract.document import Resource, read
-from tailrace_contract.findings import Finding
+from tailrace_contract.document import read
 from tailrace_contract.fingerprints import config_fingerprint
 from tailrace_contract.ids import Ref
 from tailrace_contract.plan import Source, SourceKind
@@ -47,10 +46,12 @@ ANSWERED = (Reason.FORBIDDEN, Reason.NOT_FOUND)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One object: its resource or what is wrong with it, and what its status says."""
+    """One object: its resource or what is wrong with it, and what its status says. Made once for each version: of 10,000 keys one changes."""
 
-    resource: Resource | None
-    findings: tuple[Finding, ...] = ()
+    identity: str
+    ref: Ref
+    held: Held | None
+    findings: tuple[Located, ...] = ()
     keys: tuple[Digest, ...] = ()
     namespaces: tuple[AdmittedNamespace, ...] = ()
 
@@ -77,9 +78,7 @@ def see_api(item: dict[str, Any], last: Seen | None = None) -> Seen:
         namespaces = QueryAPIStatus.model_validate_json(json.dumps(item.get("status") or {})).namespaces
     except ValidationError:
         namespaces = ()  # Nobody of another namespace, then.
-    document = _document(item, Kind.QUERY_API)
-    found = _same(document, last) or read(document)
-    return Seen(None, tuple(found)) if isinstance(found, list) else Seen(found, namespaces=namespaces)
+    return _seen(_document(item, Kind.QUERY_API), Kind.QUERY_API, last, (), namespaces)
 
 
 def see_key(item: dict[str, Any], wanted: Ref, last: Seen | None = None) -> Seen | None:
@@ -101,20 +100,29 @@ def see_key(item: dict[str, Any], wanted: Ref, last: Seen | None = None) -> Seen
         Digest(each.sha256, None, round(each.not_after.timestamp() * 1e6) if each.not_after else None)
         for each in status.keys
     )
-    found = _same(document, last) or read(document)
-    return Seen(None, tuple(found), keys) if isinstance(found, list) else Seen(found, (), keys)
+    return _seen(document, Kind.API_KEY, last, keys, ())
 
 
-def _same(document: dict[str, Any], last: Seen | None) -> Resource | None:
-    """The very resource that was read before, when its spec is the same: a status is written often, and to read a large API again takes a while.
+def _seen(
+    document: dict[str, Any], kind: Kind, last: Seen | None, keys: tuple[Digest, ...], namespaces: tuple[AdmittedNamespace, ...]
+) -> Seen:
+    """Reads the document; the very resource that was read before stays when its spec is the same.
 
-    Its resourceVersion is then the one that it was read at; acknowledgement goes by uid and generation.
+    A status is written often, and to read a large API again takes a while. The resourceVersion is then the one that it was read at;
+    acknowledgement goes by uid and generation.
     """
-    if last is None or last.resource is None:
-        return None
-    was, now = last.resource.metadata, document["metadata"]
-    same = was.uid and was.generation and (was.uid, was.generation) == (now.get("uid"), now.get("generation"))
-    return last.resource if same else None
+    metadata = document["metadata"]
+    if last is not None and last.held is not None:
+        was = last.held.resource.metadata
+        if was.uid and was.generation and (was.uid, was.generation) == (metadata.get("uid"), metadata.get("generation")):
+            return replace(last, keys=keys, namespaces=namespaces)
+    ref = Ref(str(metadata.get("namespace")), str(metadata.get("name")))
+    identity = f"{kind} {ref}"
+    found = read(document)
+    if isinstance(found, list):
+        findings = tuple(Located(identity, 1, 1, finding, identity) for finding in found)
+        return Seen(identity, ref, None, findings, keys, namespaces)
+    return Seen(identity, ref, Held(found, Origin(identity)), (), keys, namespaces)
 
 
 def _document(item: dict[str, Any], kind: Kind) -> dict[str, Any]:
@@ -238,18 +246,17 @@ class KubernetesSource:
         findings: list[Located] = []
         digests: dict[Ref, tuple[Digest, ...]] = {}
         keyless: dict[Ref, str] = {}
-        for name, seen in self._api.objects.items():
-            self._hold(f"{Kind.QUERY_API} {self._wanted.namespace}/{name}", seen, held, findings)
-        for namespace, watch in sorted(self._keys.items()):
-            for name, key in watch.objects.items():
+        for seen in self._api.objects.values():
+            self._hold(seen, held, findings)
+        for _, watch in sorted(self._keys.items()):
+            for key in watch.objects.values():
                 if key is None:
                     continue
-                ref = Ref(namespace, name)
-                self._hold(f"{Kind.API_KEY} {ref}", key, held, findings)
+                self._hold(key, held, findings)
                 if key.keys:
-                    digests[ref] = key.keys
-                elif f"{Kind.API_KEY} {ref}" in held:
-                    keyless[ref] = "its digest does not stand in its status yet: the operator writes it there"
+                    digests[key.ref] = key.keys
+                elif key.identity in held:
+                    keyless[key.ref] = "its digest does not stand in its status yet: the operator writes it there"
         self._good = held
         sources = tuple(
             Source(kind=SourceKind.API_KEYS, namespace=namespace, resource_version=str(watch.resource_version))
@@ -259,13 +266,11 @@ class KubernetesSource:
         admitted = tuple(each for seen in self._api.objects.values() for each in seen.namespaces)
         return ResourceState(held, tuple(findings), digests, keyless, files=len(held), sources=sources, admitted=admitted)
 
-    def _hold(self, identity: str, seen: Seen, held: dict[str, Held], findings: list[Located]) -> None:
-        if seen.resource is not None:
-            held[identity] = Held(seen.resource, Origin(identity))
-            return
-        findings += [Located(identity, 1, 1, finding, identity) for finding in seen.findings]
-        if (last := self._good.get(identity)) is not None:
-            held[identity] = last
+    def _hold(self, seen: Seen, held: dict[str, Held], findings: list[Located]) -> None:
+        last = seen.held if seen.held is not None else self._good.get(seen.identity)
+        findings += seen.findings
+        if last is not None:
+            held[seen.identity] = last
 
     def _mounted(self, state: ResourceState) -> ResourceState:
         """With what mounted files say: queries of ConfigMaps, and whether a Secret is another. Blocking."""
