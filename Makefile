@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults bench e2e clean
+.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults revocation bench e2e clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -85,12 +85,17 @@ N ?= 5000
 SEED ?= 1
 ROUNDS ?= 20
 LEAST ?= 100000
+ENGINE ?= postgres
+REVOKED ?= 20
 
 differential: venv ## N calls to the data plane and to Python alone, everything compared (N=50000 SEED=1)
 	python -m tailrace_loadtest.differential --calls $(N) --seed $(SEED)
 
 faults: venv ## kill -9 under full load, run ids compared as sets (ROUNDS=20)
-	python -m tailrace_loadtest.faults --rounds $(ROUNDS) --least $(LEAST)
+	python -m tailrace_loadtest.faults --rounds $(ROUNDS) --least $(LEAST) --engine $(ENGINE)
+
+revocation: venv ## Keys, tables and views changed under full load (REVOKED=20)
+	python -m tailrace_loadtest.revocation --keys $(REVOKED)
 
 bench: venv ## The figures of docs/performance.md, into .bench/
 	python -m tailrace_loadtest.bench --output .bench
