@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tailrace_contract.fingerprints import config_fingerprint
 from tailrace_contract.ids import Ref
 from tailrace_gateway.observe import Event, Observation
@@ -318,6 +320,41 @@ async def test_nothing_new_says_nothing(api: Any, bench: Callable[[], Bench]) ->
     api.cut()
     await asyncio.sleep(1.5)
     assert b.states == 1
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "namespace", "queryApiRef", "role", "bind", "keys", "sha256", "connections", "queries", "x"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(values, values, st.sampled_from(["spec", "spec.queryApiRef", "spec.bind", "spec.expiresAt", "spec.queries", "metadata"]))
+@settings(suppress_health_check=list(HealthCheck), deadline=None)
+def test_no_object_keeps_the_others_from_being_read(value: Any, status: Any, place: str) -> None:
+    """Whatever an author of ApiKeys gets past the API server: it is one finding, or one key."""
+    for base, see in ((key_spec(), lambda item: kubernetes.see_key(item, Ref("retail", "shop"))), (spec(), kubernetes.see_api)):
+        item: dict[str, Any] = {
+            "metadata": {"name": "a", "namespace": "retail", "uid": "u", "generation": 1},
+            "spec": base,
+            "status": status,
+        }
+        *path, last = place.split(".")
+        (item[path[0]] if path else item)[last] = value
+        seen = see(item)
+        assert seen is None or seen.held is not None or seen.findings
+    for name in ("metadata", "spec", "status"):
+        assert kubernetes.see_api({name: value}).findings
+
+
+def test_a_defect_of_ours_is_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(document: object) -> object:
+        raise RecursionError("hunter2")
+
+    monkeypatch.setattr(kubernetes, "read", broken)
+    seen = kubernetes.see_api({"metadata": {"name": "shop", "namespace": "retail"}, "spec": spec()})
+    assert seen.held is None
+    assert "hunter2" not in repr(seen)
 
 
 @pytest.mark.parametrize(

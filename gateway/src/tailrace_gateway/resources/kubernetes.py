@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from tailrace_contract.document import read
+from tailrace_contract.document import Resource, read
+from tailrace_contract.findings import Finding
 from tailrace_contract.fingerprints import config_fingerprint
 from tailrace_contract.ids import Ref
 from tailrace_contract.plan import Source, SourceKind
@@ -86,7 +87,7 @@ def see_key(item: dict[str, Any], wanted: Ref, last: Seen | None = None) -> Seen
     document = _document(item, Kind.API_KEY)
     spec = document["spec"]
     ref = spec.get("queryApiRef") if isinstance(spec, dict) else None
-    if isinstance(ref, dict) and (ref.get("namespace") or document["metadata"]["namespace"], ref.get("name")) != (
+    if isinstance(ref, dict) and (ref.get("namespace") or document["metadata"].get("namespace"), ref.get("name")) != (
         wanted.namespace,
         wanted.name,
     ):
@@ -118,7 +119,11 @@ def _seen(
             return replace(last, keys=keys, namespaces=namespaces)
     ref = Ref(str(metadata.get("namespace")), str(metadata.get("name")))
     identity = f"{kind} {ref}"
-    found = read(document)
+    try:
+        found: Resource | list[Finding] = read(document)
+    except Exception:
+        # Whoever may write an ApiKey must not be able to stop the others from being read, not by a defect of ours either.
+        found = [Finding((), "it cannot be read", "compare it with the fields of its kind")]
     if isinstance(found, list):
         findings = tuple(Located(identity, 1, 1, finding, identity) for finding in found)
         return Seen(identity, ref, None, findings, keys, namespaces)
@@ -127,7 +132,8 @@ def _seen(
 
 def _document(item: dict[str, Any], kind: Kind) -> dict[str, Any]:
     """What is ours of an object; the rest of its metadata is long and nobody's business."""
-    metadata = item.get("metadata") or {}
+    metadata: Any = item.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
     kept = {name: metadata[name] for name in ("name", "namespace", "uid", "generation", "resourceVersion") if name in metadata}
     return {"apiVersion": API_VERSION, "kind": str(kind), "metadata": kept, "spec": item.get("spec")}
 
