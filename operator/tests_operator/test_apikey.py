@@ -487,6 +487,43 @@ async def test_a_deleted_key_is_left_to_the_garbage_collector() -> None:
     assert world.cluster.written() == []
 
 
+async def test_an_owner_who_edits_all_the_time_does_not_keep_the_status_from_being_written() -> None:
+    world = World()
+    edits = [2]
+
+    def edit(write: Write) -> None:
+        if write.ref == LIVE and edits[0] > 0:
+            edits[0] -= 1
+            world.edit(allowedCIDRs=[f"10.{edits[0]}.0.0/16"])
+
+    world.cluster.fail = edit
+    await world.reconcile()
+    assert world.status.observed_generation == 1, "of the spec that was read"
+    assert world.status.keys
+    await world.settle()
+    assert world.status.observed_generation == 3
+    assert world.condition("Ready") == ("True", "Loaded")
+
+
+async def test_a_status_that_somebody_else_wrote_is_not_overwritten() -> None:
+    world = World(rotation=ROTATION)
+    await world.settle()
+    world.after(days=30)
+    ended = {"observedGeneration": 1, "keys": []}
+
+    def overtake(write: Write) -> None:
+        if write.ref == LIVE:
+            world.cluster.fail = lambda write: None
+            world.cluster.edit(LIVE, lambda live: live.update(status=ended))
+
+    world.cluster.fail = overtake
+    with pytest.raises(Conflict):
+        await world.reconcile()
+    assert world.cluster.objects[LIVE]["status"] == ended
+    await world.settle()
+    assert world.condition("Ready")[0] == "True"
+
+
 # An end between any two writes
 
 

@@ -7,9 +7,9 @@ raised, and tried again by the queue; a write that it refuses for good is told i
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from tailrace_contract import document
 from tailrace_contract.apikey import ApiKey
@@ -20,11 +20,12 @@ from tailrace_operator import problems
 from tailrace_operator.acknowledgement import PodState, Versions
 from tailrace_operator.cluster import Cluster
 from tailrace_operator.conditions import is_changed, read_status, status_body
+from tailrace_operator.errors import Conflict
 from tailrace_operator.keyadmission import NOT_ADMITTED, of_api
 from tailrace_operator.keys import Digests, Texts, is_expired, next_digests, wake_at
 from tailrace_operator.keysecret import Held, KeySecrets
 from tailrace_operator.keystatus import NEVER, Found, Reach, Revoked, api_key_status, is_waiting, reach
-from tailrace_operator.manifest import QUERY_API, Object, ObjectRef, is_going, is_paused, uid_of, version_of
+from tailrace_operator.manifest import QUERY_API, Object, ObjectRef, is_going, is_paused, ref_of, uid_of, version_of
 from tailrace_operator.observe import Observer
 from tailrace_operator.problems import Problem
 from tailrace_operator.queue import Done, Outcome
@@ -42,6 +43,9 @@ BLOCKED_S = 30.0
 
 WAITING_S = 10.0
 """Between two looks while pods are waited for. Their answers come sooner; this is for one that was lost."""
+
+STATUS_TRIES = 3
+"""Writes of a status that an edit of the spec may overtake before it is left to the next look."""
 
 LONGEST_S = 86_400.0
 """Longest wait for a time that is far off: the clock may be set meanwhile."""
@@ -137,8 +141,20 @@ class ApiKeys:
             return
         for reason, message, is_warning in _news(status, previous):
             await self._cluster.event(live, reason, message, is_warning=is_warning)
-        written = await self._cluster.patch_status(live, body, unchanged=True)
-        self._mark(key, written, status.keys)
+        self._mark(key, await self._write(live, body), status.keys)
+
+    async def _write(self, live: Object, body: Mapping[str, Any]) -> Object:
+        """Writes the status over the one that was read, and over no other: a digest that somebody else ended must not come back. An owner who
+        edits the spec all the time doesn't keep it from being written: then it says of which generation it is."""
+        for _ in range(STATUS_TRIES):
+            try:
+                return await self._cluster.patch_status(live, body, unchanged=True)
+            except Conflict:
+                now = await self._cluster.get(ref_of(live))
+                if now is None or uid_of(now) != uid_of(live) or now.get("status") != live.get("status"):
+                    raise
+                live = now
+        return await self._cluster.patch_status(live, body, unchanged=True)
 
     def _mark(self, key: Key, live: Object, keys: tuple[KeyDigest, ...]) -> int:
         """The resourceVersion from which on the ApiKey is as it is in `live`. Marks its digests too, and forgets those that are gone."""
