@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from tailrace_contract.codes import Refusal
 from tailrace_contract.ids import Ref
 from tailrace_contract.plan import Grant, KeyPlan, QueryPlan, RolePlan, Snapshot, Source, SourceKind, StatementPlan
 from tailrace_gateway import control
@@ -388,3 +389,16 @@ async def test_refused_queries_are_reported_with_their_reason(tmp_path: Path) ->
         assert told is not None
         assert (told.gateway.queries.total, told.gateway.queries.served) == (1, 0)
         assert [(each.name, each.role, each.code) for each in told.gateway.queries.refused] == [("one", "", "database_unreachable")]
+
+
+async def test_keys_that_only_compiling_refuses_are_reported(tmp_path: Path) -> None:
+    """One that is served, or has no digest yet, is told elsewhere."""
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key() + STORE)
+        published = await b.next()
+        units = [("z", Refusal.INVALID_KEY), ("k", Refusal.INVALID_KEY), ("fresh", Refusal.MISSING_SECRET)]
+        refusals = tuple(RefusedUnit("key", f"default/{name}", code, "the API has no role `x`") for name, code in units)
+        told = report(replace(published, refusals=refusals))
+        assert told is not None
+        assert [(each.id, each.message) for each in told.gateway.refused_keys] == [("default/z", "the API has no role `x`")]
+        assert told.gateway.queries.refused == ()

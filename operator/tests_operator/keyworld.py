@@ -53,6 +53,7 @@ class World:
         self.now = START
         self.pods = [Pod(f"pod-{number}") for number in range(pods)]
         self.awaited = 0
+        self.refused = ""
         self.log: list[Any] = []
         self._drawn = 0
         self.api = self.cluster.outside(
@@ -91,7 +92,8 @@ class World:
         self.awaited += 1
 
     def _state(self, pod: Pod) -> PodState:
-        gateway = GatewayReport(QueriesStatus(total=1, served=1), len(pod.digests), False)
+        refused = {str(self.key.ref): self.refused} if self.refused else {}
+        gateway = GatewayReport(QueriesStatus(total=1, served=1), len(pod.digests), False, refused)
         report = PodReport(self.api["metadata"]["uid"], 1, {self.key.namespace: pod.version}, {}, True, gateway)
         return PodState(pod.name, pod.is_ready, False, True, pod.answer, report if pod.answer is Answer.REPORT else None)
 

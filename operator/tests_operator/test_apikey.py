@@ -110,6 +110,25 @@ async def test_a_role_that_is_not_there_stalls() -> None:
     assert world.condition("Stalled") == ("True", "RoleNotFound")
 
 
+async def test_a_key_that_pods_refuse_is_not_ready_and_says_why() -> None:
+    world = World(rotation=ROTATION)
+    world.refused = "another ApiKey has the same key text"
+    await world.settle()
+    assert world.condition("Ready") == ("False", "KeyRefused")
+    assert world.condition("Stalled") == ("True", "KeyRefused")
+    assert world.status.loaded_by == "0/2"
+    before = world.awaited
+    assert await world.reconcile() == 30.0
+    assert world.awaited == before, "pods are not asked every second for what they can't mend"
+    old = world.text()
+    world.after(days=30)
+    await world.settle()
+    assert world.text() == old, "nothing is handed out that no pod admits"
+    world.refused = ""
+    await world.settle()
+    assert world.condition("Ready")[0] == "True"
+
+
 async def test_an_invalid_spec_keeps_the_digests_that_pods_keep_too() -> None:
     world = World()
     await world.settle()

@@ -11,6 +11,8 @@ from tailrace_contract.plan import Plan, Source
 
 REFUSED_SHOWN = 20
 """At most so many refused queries are named."""
+REFUSED_KEYS_SHOWN = 200
+"""At most so many refused ApiKeys are named."""
 MESSAGE_LENGTH = 1024
 """Characters of a message; what is longer is cut."""
 
@@ -38,12 +40,23 @@ class QueriesReport(Plan):
     """The first of the others."""
 
 
+class RefusedKeyReport(Plan):
+    """An ApiKey that has a digest and is not served."""
+
+    id: str
+    """`namespace/name`."""
+    message: str
+    """Why; never a value."""
+
+
 class GatewayReport(Plan):
     """What became of the resources."""
 
     queries: QueriesReport
     keys: Count
     """ApiKeys that are served."""
+    refused_keys: Annotated[tuple[RefusedKeyReport, ...], Field(max_length=REFUSED_KEYS_SHOWN)] = ()
+    """Some of those that are not, though they have a digest: only compiling finds it."""
     stale: bool
     """Something of the API itself could not be taken from the source, so that an older form (or nothing) holds in its place. Not ApiKeys: theirs is
     told in their own status."""

@@ -3,7 +3,7 @@
 use super::snapshot::Source;
 use serde::{Deserialize, Serialize};
 
-/// A larger body is refused: some hundred sources and twenty refused queries are a few dozen KiB.
+/// A larger body is refused: some hundred sources, twenty refused queries and two hundred refused keys are a few hundred KiB.
 pub const LIMIT_BYTES: usize = 1 << 20;
 
 macro_rules! wire {
@@ -29,6 +29,8 @@ wire! {
         pub queries: QueriesReport,
         /// ApiKeys that are served.
         pub keys: u64,
+        /// Some that are not, though they have a digest.
+        pub refused_keys: Vec<RefusedKey>,
         /// Something in the source could not be taken: an older form holds.
         pub stale: bool,
     }
@@ -40,6 +42,13 @@ wire! {
         pub served: u64,
         /// The first of the others.
         pub refused: Vec<RefusedQuery>,
+    }
+    /// An ApiKey that is not served.
+    pub struct RefusedKey {
+        /// namespace/name.
+        pub id: String,
+        /// Why, for people.
+        pub message: String,
     }
     /// A query that is not served.
     pub struct RefusedQuery {

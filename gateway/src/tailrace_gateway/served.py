@@ -9,8 +9,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import JsonValue
+from tailrace_contract.codes import Refusal
 from tailrace_contract.plan import Snapshot
-from tailrace_contract.report import MESSAGE_LENGTH, REFUSED_SHOWN, GatewayReport, QueriesReport, RefusedReport, Report
+from tailrace_contract.report import (
+    MESSAGE_LENGTH,
+    REFUSED_KEYS_SHOWN,
+    REFUSED_SHOWN,
+    GatewayReport,
+    QueriesReport,
+    RefusedKeyReport,
+    RefusedReport,
+    Report,
+)
 from tailrace_contract.resource import Kind
 
 from tailrace_gateway.compile.refusal import RefusedUnit
@@ -64,7 +74,18 @@ def report(published: Published) -> Report | None:
     ]
     names = {query.name for query in snapshot.queries}
     queries = QueriesReport(total=len(names | refused), served=len(names - refused), refused=tuple(shown))
-    gateway = GatewayReport(queries=queries, keys=len({key.id for key in snapshot.keys}), stale=_is_stale(published))
+    live = {key.id for key in snapshot.keys}
+    refused_keys = {
+        unit.name: unit.hint[:MESSAGE_LENGTH]
+        for unit in published.refusals
+        if unit.unit == "key" and unit.code == Refusal.INVALID_KEY and unit.name not in live
+    }
+    gateway = GatewayReport(
+        queries=queries,
+        keys=len(live),
+        refused_keys=tuple(RefusedKeyReport(id=name, message=why) for name, why in sorted(refused_keys.items())[:REFUSED_KEYS_SHOWN]),
+        stale=_is_stale(published),
+    )
     return Report(version=snapshot.version, sources=snapshot.sources, gateway=gateway)
 
 

@@ -19,7 +19,7 @@ from tailrace_contract.status import ApiKeyStatus, KeyDigest
 from tailrace_operator import problems
 from tailrace_operator.acknowledgement import PodState, Versions
 from tailrace_operator.cluster import Cluster
-from tailrace_operator.conditions import is_changed, read_status, status_body
+from tailrace_operator.conditions import Type, is_changed, read_status, status_body
 from tailrace_operator.errors import Conflict
 from tailrace_operator.keyadmission import NOT_ADMITTED, of_api
 from tailrace_operator.keys import Digests, Texts, is_expired, next_digests, wake_at
@@ -101,17 +101,17 @@ class ApiKeys:
         api_uid = uid_of(api) if api is not None else ""
         pods = (await self._pods.of(read.api_ref, api_uid))[1] if api is not None else ()
         since = self._mark(key, live, previous.keys)
-        before = reach(pods, api_uid, key.namespace, since, NEVER)
+        before = reach(pods, api_uid, key.ref, since, NEVER)
         held = await self._held(read, live, previous, now, is_loaded=before.is_everywhere)
         against = of_api(api, read)
-        found_problems = tuple(each for each in (against, held.problem) if each is not None)
+        found_problems = tuple(each for each in (against, held.problem, _refused(before.refused)) if each is not None)
         is_admitted = against is None or against.reason != NOT_ADMITTED
         digests = _digests(held.texts, previous.keys, read, now, paused=is_paused(live)) if is_admitted else Digests(())
         # What is only about to be written is with nobody yet.
         changed_since = since if digests.keys == previous.keys else NEVER
         found = Found(
             keys=digests.keys,
-            reach=reach(pods, api_uid, key.namespace, changed_since, self._usable_since(key, live, digests.keys, held.texts.digest)),
+            reach=reach(pods, api_uid, key.ref, changed_since, self._usable_since(key, live, digests.keys, held.texts.digest)),
             url=url(read.api_ref.name, read.api_ref.namespace),
             problems=found_problems,
             revoked=_revoked(read, against, now),
@@ -182,7 +182,7 @@ def _generation(live: Object) -> int:
 
 
 def _nobody() -> Reach:
-    return reach((), "", "", NEVER, NEVER)
+    return reach((), "", Ref("", ""), NEVER, NEVER)
 
 
 def _digests(texts: Texts, keys: tuple[KeyDigest, ...], key: ApiKey, now: datetime, *, paused: bool) -> Digests:
@@ -192,6 +192,11 @@ def _digests(texts: Texts, keys: tuple[KeyDigest, ...], key: ApiKey, now: dateti
     if is_expired(key.spec, now):
         return Digests(())
     return Digests(tuple(each for each in keys if each.not_after is None or now < each.not_after))
+
+
+def _refused(why: str) -> Problem | None:
+    """What only the gateways find: another key with the same text, a bound value of the wrong type."""
+    return Problem(Type.PROGRAMMED, "KeyRefused", f"the pods refuse it: {why}", True) if why else None
 
 
 def _revoked(key: ApiKey, against: Problem | None, now: datetime) -> Revoked | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from tailrace_contract.ids import Ref
 from tailrace_contract.status import ApiKeyStatus, KeyDigest
 
 from tailrace_operator.acknowledgement import Confirmation, PodState, confirmed_keys
@@ -34,22 +35,34 @@ class Reach:
     """Pods that have taken in that it is no more, of all that could still admit a call."""
     is_everywhere: bool
     """Whether every pod that could admit a call has it as it is, and one is ready at least."""
+    refused: str = ""
+    """Why a pod that has taken it in does not serve it: only compiling finds that."""
 
 
-def reach(pods: Sequence[PodState], api_uid: str, namespace: str, since: int, usable_since: int) -> Reach:
+def reach(pods: Sequence[PodState], api_uid: str, key: Ref, since: int, usable_since: int) -> Reach:
     """How far the pods of an API are. `since`: resourceVersion from which on the ApiKey is as it is now; `usable_since`: from which on it has
     the digest of the text that is handed out."""
     up = [pod for pod in pods if pod.is_ready]
     return Reach(
-        loaded=Confirmation(sum(_has(pod, api_uid, namespace, since) for pod in up), len(up)),
-        usable=Confirmation(sum(_has(pod, api_uid, namespace, usable_since) for pod in up), len(up)),
-        dropped=confirmed_keys(pods, api_uid, namespace, since),
-        is_everywhere=bool(up) and all(_has(pod, api_uid, namespace, since) for pod in pods if pod.is_counted),
+        loaded=Confirmation(sum(_has(pod, api_uid, key, since) for pod in up), len(up)),
+        usable=Confirmation(sum(_has(pod, api_uid, key, usable_since) for pod in up), len(up)),
+        dropped=confirmed_keys(pods, api_uid, key.namespace, since),
+        is_everywhere=bool(up) and all(_has(pod, api_uid, key, since) for pod in pods if pod.is_counted),
+        refused=next((why for pod in pods if _read(pod, api_uid, key, since) and (why := _refusal(pod, key))), ""),
     )
 
 
-def _has(pod: PodState, api_uid: str, namespace: str, since: int) -> bool:
-    return pod.report is not None and pod.report.has_keys(api_uid, namespace, since)
+def _has(pod: PodState, api_uid: str, key: Ref, since: int) -> bool:
+    return _read(pod, api_uid, key, since) and not _refusal(pod, key)
+
+
+def _read(pod: PodState, api_uid: str, key: Ref, since: int) -> bool:
+    return pod.report is not None and pod.report.has_keys(api_uid, key.namespace, since)
+
+
+def _refusal(pod: PodState, key: Ref) -> str:
+    said = pod.report.gateway if pod.report is not None else None
+    return said.refused_keys.get(str(key), "") if said is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +107,9 @@ def api_key_status(generation: int, found: Found, previous: ApiKeyStatus, now: d
 
 
 def is_waiting(status: ApiKeyStatus) -> bool:
-    """Whether the pods' next words may change something."""
+    """Whether the pods' next words are waited for. Not of one that is stalled: what could mend it comes from elsewhere."""
+    if any(each.type == Type.STALLED for each in status.conditions):
+        return False
     words = (status.loaded_by, status.revoked_on)
     return any(text is not None and text.partition("/")[0] != text.partition("/")[2] for text in words) or any(
         each.type == Type.RECONCILING for each in status.conditions

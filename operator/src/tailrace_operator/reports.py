@@ -47,9 +47,15 @@ class _Queries(_Part):
     refused: Annotated[tuple[_Refused, ...], Field(max_length=_REFUSED_READ)] = ()
 
 
+class _RefusedKey(_Part):
+    id: _Bounded = ""
+    message: _Bounded = ""
+
+
 class _Gateway(_Part):
     queries: _Queries = _Queries()
     keys: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    refused_keys: Annotated[tuple[_RefusedKey, ...], Field(max_length=_REFUSED_READ)] = ()
     stale: bool | Annotated[tuple[_Bounded, ...], Field(max_length=_SOURCES_READ)] = False
 
 
@@ -67,6 +73,8 @@ class GatewayReport:
     keys: int
     is_stale: bool
     """Whether it serves the last good of something that it can't read now."""
+    refused_keys: Mapping[str, str] = field(default_factory=dict)
+    """Why ApiKeys that have a digest are not served nevertheless, by NAMESPACE/NAME; some of them, if there are very many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +139,7 @@ def _gateway(said: _Gateway) -> GatewayReport:
         for each in said.queries.refused
     )
     queries = QueriesStatus.model_construct(total=said.queries.total, served=said.queries.served, refused=refused)
-    return GatewayReport(queries, said.keys, bool(said.stale))
+    return GatewayReport(queries, said.keys, bool(said.stale), {each.id: each.message[:512] for each in said.refused_keys})
 
 
 def merged(reports: tuple[GatewayReport, ...], most: int) -> tuple[QueriesStatus, int] | None:
