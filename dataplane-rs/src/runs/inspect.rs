@@ -42,14 +42,18 @@ impl Ranges {
 
 /// What the spool of a data directory holds (`tailrace_gateway.runs.verify.SpoolStatus`).
 pub fn status(data: &Path) -> io::Result<Value> {
-    let folder = data.join("spool");
-    let files = match segment_files(&folder) {
+    inventory(&data.join("spool"))
+}
+
+/// The same of the spool's own directory.
+pub(super) fn inventory(folder: &Path) -> io::Result<Value> {
+    let files = match segment_files(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         other => other?,
     };
     let (mut epochs, mut unreadable, mut segments, mut bytes, mut torn) = (BTreeMap::<u64, Ranges>::new(), Vec::new(), 0, 0, 0);
     if folder.is_dir() {
-        for entry in fs::read_dir(&folder)? {
+        for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|e| e == "bad") {
                 unreadable.extend(path.file_name().map(|name| name.to_string_lossy().into_owned()));

@@ -240,6 +240,11 @@ impl Spool {
         }
     }
 
+    /// What the directory holds, as `spool-status` prints it. Reads all of it.
+    pub fn inventory(&self) -> io::Result<serde_json::Value> {
+        super::inspect::inventory(&self.directory)
+    }
+
     /// Sizes for metrics and status.
     pub fn status(&self) -> SpoolStatus {
         let (mut unsynced, mut epochs) = (0, Vec::new());

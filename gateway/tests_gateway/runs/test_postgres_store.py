@@ -4,6 +4,8 @@ import asyncio
 import io
 import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +24,7 @@ from tailrace_gateway.runs.commands import tail, verify_data
 from tailrace_gateway.runs.embedded import EmbeddedReader
 from tailrace_gateway.runs.history import Follower, HistoryFilter
 from tailrace_gateway.runs.place import EmbeddedPlace, PostgresPlace, keep_plan, kept_place
-from tailrace_gateway.runs.postgres import PostgresReader
+from tailrace_gateway.runs.postgres import PostgresReader, problem_of
 from tailrace_gateway.runs.postgres_writer import PostgresWriter
 from tailrace_gateway.runs.reading import ReadTimeout, StoreUnreadable, reading
 from tailrace_gateway.runs.recorder import StoreRecorder
@@ -245,6 +247,56 @@ def test_nothing_is_missing_while_the_server_is_down_and_after_kills(
     assert tail(data, Console(json=True, out=out, err=out), wanted=HistoryFilter(limit=1000)) == 0
     assert {json.loads(line)["id"] for line in out.getvalue().splitlines()} == set(ids)
     assert not (data / "runs.sqlite").exists()
+
+
+def granted(server: Postgres, place: PostgresPlace, grants: str) -> str:
+    server.psql(f"DROP OWNED BY recorder; DROP ROLE recorder; CREATE ROLE recorder LOGIN; {grants}")
+    place.url_file.write_text(server.url(user="recorder"))
+    problem = problem_of(place.url_file)
+    return "" if problem is None else problem.code
+
+
+def test_what_keeps_runs_from_being_stored(server: Postgres, place: PostgresPlace, tmp_path: Path) -> None:
+    assert problem_of(place.url_file) is None
+    server.psql("CREATE ROLE recorder LOGIN")
+    assert granted(server, place, "") == "permission_denied"
+    assert granted(server, place, "GRANT CREATE ON DATABASE postgres TO recorder") == ""
+    place.url_file.write_text(server.url())
+    written(place, tmp_path, [a_run(1, 1)], [])
+    few = "GRANT USAGE ON SCHEMA tailrace TO recorder; GRANT SELECT ON ALL TABLES IN SCHEMA tailrace TO recorder;"
+    assert granted(server, place, few) == "permission_denied"
+    few += "GRANT INSERT ON tailrace.runs, tailrace.open_runs TO recorder; GRANT DELETE ON tailrace.open_runs TO recorder"
+    assert granted(server, place, few) == ""
+    server.psql("UPDATE tailrace.store SET version = 2")
+    assert granted(server, place, few) == "store_version"
+    for url, code in (("postgresql://", "connection_malformed"), ("postgresql://u@127.0.0.1:1/d", "database_unreachable")):
+        place.url_file.write_text(url)
+        problem = problem_of(place.url_file)
+        assert problem is not None
+        assert problem.code == code
+
+
+def test_check_tells_of_the_store(server: Postgres, place: PostgresPlace, tmp_path: Path) -> None:
+    server.psql("CREATE TABLE IF NOT EXISTS numbers (id int PRIMARY KEY)")
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "store", "namespace": "default"},
+        "stringData": {"url": server.url()},
+    }
+    (tmp_path / "api.yaml").write_text(API)
+    command = [sys.executable, "-m", "tailrace_gateway", "check", "-f", str(tmp_path / "api.yaml"), "--data", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "api.yaml:5:29: error: spec.postgres.urlFrom.secretKeyRef: urlFrom: there is no Secret default/store" in done.stdout
+    (tmp_path / "api.yaml").write_text(API + "---\n" + json.dumps(secret))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout
+    written(place, tmp_path, [a_run(1, 1)], [])
+    server.psql("UPDATE tailrace.store SET version = 2")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 1
+    assert "api.yaml:5:19: error: spec.postgres: its tables are of version 2, this Tailrace knows 1" in done.stdout
 
 
 API = """

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from tailrace_contract.ids import Ref
 from tailrace_contract.queryapi import QueryAPI
 from tailrace_contract.resource import SecretKeyRef
+from tailrace_contract.runstore import RunStore
 
 from tailrace_gateway import console as ink
 from tailrace_gateway.cli import EXIT_USAGE
@@ -84,6 +85,10 @@ def read(files: Sequence[Path], mounted: Path, data: Path) -> ResourceState:
     for api in state.query_apis.values():
         for path, original in zip(copy.referred(api), real.referred(api), strict=True):
             _borrow(original, path)
+    for store in state.run_stores.values():
+        if store.spec.postgres is not None:
+            ref = store.spec.postgres.url_from.secret_key_ref
+            _borrow(real.secret_file(store.metadata.namespace, ref), copy.secret_file(store.metadata.namespace, ref))
     for key in state.api_keys.values():
         path, original = copy.key_file(key), real.key_file(key)  # type: ignore[assignment]
         if key.spec.key_from is not None and path is not None and original is not None:
@@ -120,7 +125,24 @@ def check(state: ResourceState, data: Path, wanted: Ref | None, compiler: Compil
     if online is not None:
         for api in apis:
             _compile(api, state, data, compiler, checked, online)
+        for store in state.run_stores.values():
+            if store.spec.postgres is not None:
+                file = vault.secret_file(store.metadata.namespace, store.spec.postgres.url_from.secret_key_ref)
+                if file.is_file():
+                    checked.faults += _run_store(state, store, file)
     return checked
+
+
+def _run_store(state: ResourceState, store: RunStore, url_file: Path) -> list[Fault]:
+    """What keeps runs from being stored."""
+    from tailrace_gateway.runs.postgres import problem_of
+
+    if (problem := problem_of(url_file)) is None:
+        return []
+    unit = f"RunStore {store.ref}"
+    origin = state.held[unit].origin
+    line, column = origin.place(("spec", "postgres", "urlFrom"))
+    return [Fault(f"{origin.file}:{line}:{column}", f"spec.postgres: {problem.message}", problem.hint, unit, problem.code)]
 
 
 def _compile(api: QueryAPI, state: ResourceState, data: Path, compiler: Compiler, checked: Checked, console: Console) -> None:

@@ -24,6 +24,11 @@ def references(state: ResourceState, exists: Exists) -> tuple[list[Located], lis
     for api in state.query_apis.values():
         faults += [_located(state, api, finding) for finding in _api_faults(state, api, exists)]
         warnings += [_located(state, api, finding) for finding in _api_warnings(state, api)]
+    for store in state.run_stores.values():
+        if store.spec.postgres is not None:
+            at: Path = ("spec", "postgres", "urlFrom", "secretKeyRef")
+            ref = store.spec.postgres.url_from.secret_key_ref
+            faults += [_located(state, store, finding) for finding in _secret(store.metadata.namespace, ref, at, exists)]
     for key in state.api_keys.values():
         faults += [_located(state, key, finding) for finding in _key_faults(state, key, exists)]
     return faults, warnings

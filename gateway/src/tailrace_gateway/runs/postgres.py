@@ -4,7 +4,8 @@ import threading
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Values
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tailrace_gateway.runs.reading import ReadTimeout, RunReader, StoreUnreadabl
 from tailrace_gateway.runs.usage import Usage, UsageFilter
 
 URL_LIMIT_BYTES = 65_536
+PROBE_S = 10.0
 READERS = 4
 """Connections that this process has open at once for reading; more wait."""
 _TIME = "(extract(epoch FROM time) * 1000000)::int8"
@@ -46,6 +48,62 @@ def connect(url_file: Path, statement_timeout_s: float) -> Connection:
         connection.close()
         raise StoreUnreadable from None
     return connection
+
+
+@dataclass(frozen=True, slots=True)
+class StoreProblem:
+    """Why a store would take no runs: `code`, what it is and what to do. Names no host, user or path."""
+
+    code: str
+    message: str
+    hint: str
+
+
+def problem_of(url_file: Path) -> StoreProblem | None:
+    """What keeps runs from being stored there, as far as can be told without writing."""
+    try:
+        parse(read_bounded(url_file, URL_LIMIT_BYTES).decode().strip(), Files())
+    except UriError as wrong:
+        return StoreProblem(
+            "connection_malformed", f"the URL is malformed ({wrong})", "correct the Secret: postgresql://USER:PASSWORD@HOST/DATABASE"
+        )
+    except (OSError, ValueError):
+        return StoreProblem("connection_malformed", "the URL can't be read", "correct the Secret")
+    try:
+        with closing(connect(url_file, PROBE_S)) as connection:
+            version = version_of(connection)
+            if version is None:
+                missing = "pg_catalog.has_database_privilege(pg_catalog.current_database(), 'CREATE')"
+                what = "there is no schema tailrace, and the role may not create it"
+            else:
+                missing = (
+                    "pg_catalog.has_table_privilege('tailrace.runs', 'SELECT') AND pg_catalog.has_table_privilege('tailrace.runs', 'INSERT')"
+                    " AND pg_catalog.has_table_privilege('tailrace.open_runs', 'SELECT')"
+                    " AND pg_catalog.has_table_privilege('tailrace.open_runs', 'INSERT')"
+                    " AND pg_catalog.has_table_privilege('tailrace.open_runs', 'DELETE')"
+                )
+                what = "the role may not write the tables of schema tailrace"
+            row = connection.execute(
+                f"SELECT {missing} AND pg_catalog.has_database_privilege(pg_catalog.current_database(), 'TEMPORARY'),"
+                " pg_catalog.current_setting('server_encoding') IN ('UTF8', 'SQL_ASCII')"
+            ).fetchone()
+    except (StoreUnreadable, psycopg.Error):
+        return StoreProblem(
+            "database_unreachable",
+            "the database can't be reached, or refuses the role",
+            "see that it runs and that the Secret holds its URL",
+        )
+    if version not in (None, POSTGRES_STORE_VERSION):
+        return StoreProblem(
+            "store_version",
+            f"its tables are of version {version}, this Tailrace knows {POSTGRES_STORE_VERSION}",
+            "use the Tailrace that made them, or another database",
+        )
+    if row is None or not row[0]:
+        return StoreProblem("permission_denied", what + ", or not make temporary tables", "grant what docs/runs.md lists")
+    if not row[1]:
+        return StoreProblem("store_encoding", "the database is not encoded in UTF8", "use a database that is")
+    return None
 
 
 def version_of(connection: Connection) -> int | None:
