@@ -5,13 +5,12 @@ import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tailrace_e2e.installation import Installation
 from tailrace_e2e.kubectl import Kubectl, condition, eventually, kept
 from tailrace_e2e.shop import Shop
 
-pytest.importorskip("tailrace_e2e.installation", reason="the chart is not installed by the tests yet")
 ROOT = Path(__file__).resolve().parents[2]
 LABELS = {"tailrace.dev/shop": "true", "tailrace.dev/customer": "7"}
 ENTRY = {
@@ -24,7 +23,7 @@ SEEN: set[str] = set()
 
 
 @pytest.fixture(scope="module")
-def shop(cluster: Kubectl, installation: Any) -> Iterator[Shop]:
+def shop(cluster: Kubectl, installation: Installation) -> Iterator[Shop]:
     """A shop on two pods, which admits keys of labelled namespaces."""
     name = f"e2e-keys-{secrets.token_hex(3)}"
     cluster("create", "namespace", name)
@@ -177,7 +176,7 @@ def test_another_namespace(shop: Shop, space: Kubectl) -> None:
     assert shop.call(text, "/q/orders_of_customer") == {401}
 
 
-def test_no_key_is_shown(shop: Shop, installation: Any) -> None:
+def test_no_key_is_shown(shop: Shop, installation: Installation) -> None:
     """no key's text is in a status, an Event or a log"""
     said = [
         shop.space("get", "akey,qapi,events,pods,deployments,replicasets", "--output", "json"),

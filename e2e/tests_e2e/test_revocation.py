@@ -1,4 +1,4 @@
-"""How soon a revoked key is refused, and that no call is admitted after the status said so. TAILRACE_REVOCATIONS: how many (20)."""
+"""How soon a revoked key is refused, and that no call is admitted after the status said so. TAILRACE_REVOCATIONS: how many (10)."""
 
 import json
 import os
@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tailrace_e2e.installation import Installation
 from tailrace_e2e.kubectl import Kubectl, kept
 from tailrace_e2e.probe import probing
 from tailrace_e2e.shop import Shop
 
-pytest.importorskip("tailrace_e2e.installation", reason="the chart is not installed by the tests yet")
 ROOT = Path(__file__).resolve().parents[2]
-COUNT = int(os.environ.get("TAILRACE_REVOCATIONS", "20"))
+COUNT = int(os.environ.get("TAILRACE_REVOCATIONS", "10"))
 
 
 @pytest.fixture
-def shop(cluster: Kubectl, installation: Any) -> Iterator[Shop]:
+def shop(cluster: Kubectl, installation: Installation) -> Iterator[Shop]:
     """A shop on two pods."""
     name = f"e2e-revoked-{secrets.token_hex(3)}"
     cluster("create", "namespace", name)
