@@ -1,5 +1,6 @@
-"""Memory of processes, from /proc. IO: reads /proc; a process that is gone is a KeyError or FileNotFoundError."""
+"""Memory and CPU time of processes, from /proc. IO: reads /proc; a process that is gone is a KeyError or FileNotFoundError."""
 
+import os
 from pathlib import Path
 
 
@@ -10,3 +11,9 @@ def status_mb(pid: int, field: str) -> float:
         if name == field:
             return round(int(value.split()[0]) * 1024 / 1e6, 1)
     raise KeyError(field)
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of one process so far, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tailrace_loadtest import generator
-from tailrace_loadtest.bench.process import status_mb
+from tailrace_loadtest.bench.process import cpu_s, status_mb
 from tailrace_loadtest.servers.tailrace import Tailrace
 
 NAMESPACE = "load"
 PATIENCE_S = 600.0
+SETTLE_S = 2.0
+"""Between two changes, so that what one leaves to be done is not counted with the next."""
 MASKS: tuple[list[dict[str, str]], ...] = (
     [],
     [{"column": "users.name", "with": "partial"}],
@@ -124,12 +126,15 @@ def measure(folder: Path, url: str, rows: int, queries: int, roles: int, keys: i
         found["data_plane_rss_mb"] = status_mb(stack.pid("dataplane"), "VmRSS")
         found["data_plane_peak_mb"] = status_mb(stack.pid("dataplane"), "VmHWM")
         found["gateway_rss_mb"] = status_mb(stack.pid("gateway"), "VmRSS")
-        old = version(stack)
+        old, spent_s = version(stack), cpu_s(stack.pid("gateway"))
         write(specs, [api(queries, roles, 1), STORE])
         found["changed_query_served_s"] = round(until_served(stack, old), 2)
-        old = version(stack)
+        found["changed_query_gateway_cpu_s"] = round(cpu_s(stack.pid("gateway")) - spent_s, 2)
+        time.sleep(SETTLE_S)
+        old, spent_s = version(stack), cpu_s(stack.pid("gateway"))
         write(key_file, [key(number, roles, suspended=number == keys - 1) for number in range(keys)])
         found["suspended_key_refused_s"] = round(until_served(stack, old), 2)
+        found["suspended_key_gateway_cpu_s"] = round(cpu_s(stack.pid("gateway")) - spent_s, 2)
         found["data_plane_rss_after_changes_mb"] = status_mb(stack.pid("dataplane"), "VmRSS")
         texts = folder / "texts"
         texts.write_text("\n".join(stack.keys[f"key-{number:05}"] for number in range(min(keys - 1, 1000))) + "\n")
