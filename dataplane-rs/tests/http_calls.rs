@@ -123,6 +123,8 @@ fn writes_need_post_and_change_rows() {
     assert_eq!(server.psql("SELECT name FROM users WHERE id = 1"), "Ünï");
     wire.send(&post("id=1", "application/x-www-form-urlencoded"));
     assert_eq!(wire.answer().status, 415);
+    wire.send(&post(r#"{"id":1,"name":"a"}"#, "application/json\r\nContent-Encoding: gzip"));
+    assert_eq!(wire.answer().status, 415);
     wire.send(&post("{", "application/json"));
     assert_eq!(wire.answer().code(), "malformed_body");
     // Two writes in one packet run one after the other.

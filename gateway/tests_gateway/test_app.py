@@ -421,6 +421,8 @@ async def test_order_of_checks(api: Api) -> None:
     assert problem_of(await api.ask("POST", "/q/one?id=x&cursor=1", **bad))[1] == "not_acceptable"
     bad["headers"] = {"Content-Type": "text/plain"}
     assert problem_of(await api.ask("POST", "/q/one?id=x&cursor=1", **bad))[1] == "unsupported_media_type"
+    bad["headers"] = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    assert problem_of(await api.ask("POST", "/q/one?id=x&cursor=1", **bad))[1] == "unsupported_media_type"
     bad["headers"] = {"Content-Type": "application/json; charset=utf-8"}
     assert problem_of(await api.ask("POST", "/q/one?id=x&cursor=1", **bad))[1] == "body_too_large"
     bad["content"] = b"{"

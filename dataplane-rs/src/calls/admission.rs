@@ -108,7 +108,12 @@ pub fn check_body<'a>(head: &Head<'_>, body: Body<'a>) -> Result<Option<&'a [u8]
         }
         Field::Absent | Field::Several => false,
     };
-    if !json {
+    let coded = match head.content_encoding {
+        Field::Absent => false,
+        Field::Once(coding) => !coding.eq_ignore_ascii_case(b"identity"),
+        Field::Several => true,
+    };
+    if !json || coded {
         return Err(Box::new(Code::UnsupportedMediaType.into()));
     }
     match body {

@@ -102,6 +102,8 @@ pub struct Head<'a> {
     pub content_type: Field<'a>,
     /// Idempotency-Key.
     pub idempotency_key: Field<'a>,
+    /// Content-Encoding.
+    pub content_encoding: Field<'a>,
     /// traceparent.
     pub traceparent: Field<'a>,
     /// X-Forwarded-For.
@@ -179,6 +181,7 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
         accept_encoding: Field::Absent,
         content_type: Field::Absent,
         idempotency_key: Field::Absent,
+        content_encoding: Field::Absent,
         traceparent: Field::Absent,
         forwarded_for: Field::Absent,
         prefer: Field::Absent,
@@ -217,6 +220,7 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
             15 if is(b"accept-encoding") => head.accept_encoding.put(value),
             15 if is(b"idempotency-key") => head.idempotency_key.put(value),
             15 if is(b"x-forwarded-for") => head.forwarded_for.put(value),
+            16 if is(b"content-encoding") => head.content_encoding.put(value),
             17 if is(b"transfer-encoding") => {
                 if head.framing != Framing::None || minor == 0 || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Fault::Malformed);

@@ -90,12 +90,17 @@ class BareProtocol(HttpToolsProtocol):
         self._stop_clock()
         self._in_head = False
         hosts = sum(name == b"host" for name, _ in self.headers)
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1") or b"#" in self.url:
+            raise ValueError("no version or target of ours")
+        if any(name == b"transfer-encoding" and (version == "1.0" or value.strip().lower() != b"chunked") for name, value in self.headers):
+            raise ValueError("a coding besides chunks")
         lengths = sum(name == b"content-length" for name, _ in self.headers)
         codings = sum(name == b"transfer-encoding" for name, _ in self.headers)
-        if lengths + codings > 1 or hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+        if lengths + codings > 1 or hosts > 1 or (not hosts and version == "1.1"):
             raise ValueError("not to be read in one way only")
         super().on_headers_complete()
-        if self.parser.get_http_version() == "1.0":
+        if version == "1.0":
             _end_by_closing(self.cycle)
 
 

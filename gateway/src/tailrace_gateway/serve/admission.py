@@ -154,7 +154,11 @@ def _format(request: Request) -> Format:
 
 
 def _is_json(request: Request) -> bool:
+    """Whether the body is said to be plain JSON: one that is encoded on top of it is not read."""
     kind = request.once(b"content-type")
+    codings = request.fields(b"content-encoding")
+    if codings and (len(codings) > 1 or codings[0].lower() != b"identity"):
+        return False
     return kind is not None and kind.partition(b";")[0].strip().lower() == b"application/json"
 
 
