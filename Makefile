@@ -16,6 +16,10 @@ TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
+# The plugin of kubectl: `kubectl tailrace` finds it by this name on PATH.
+$(VENV)/bin/kubectl-tailrace: | $(STAMP)
+	@printf '#!%s\nimport sys\nfrom tailrace_gateway.plugin.cli import main\nsys.exit(main())\n' $(BIN)/python > $@ && chmod +x $@
+
 $(STAMP):
 	@command -v uv >/dev/null || { $(PYTHON) -m venv $(VENV) && $(VENV)/bin/python -m pip install -q uv; }
 	@[ -x $(VENV)/bin/python ] || $(UV) venv -q --python $(PYTHON) $(VENV)
@@ -24,7 +28,7 @@ $(STAMP):
 	@printf '#!%s\nimport sys\nfrom tailrace_gateway.cli import main\nsys.exit(main())\n' $(BIN)/python > $(VENV)/bin/tailrace && chmod +x $(VENV)/bin/tailrace
 	@touch $@
 
-venv: $(STAMP) ## Python environment in .venv, from requirements.lock
+venv: $(STAMP) $(VENV)/bin/kubectl-tailrace ## Python environment in .venv, from requirements.lock
 
 lock: ## Recompute requirements.lock (after a change of a pyproject.toml)
 	uv pip compile -q --generate-hashes --no-header --no-annotate --universal --python-version 3.11 \

@@ -4,15 +4,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from tailrace_contract.ids import Ref, parse_ref
-
+from tailrace_gateway import grammar
 from tailrace_gateway.console import Console
-from tailrace_gateway.settings import Address, parse_address
+from tailrace_gateway.grammar import EXIT_USAGE as EXIT_USAGE
+from tailrace_gateway.grammar import Parser, output
+from tailrace_gateway.settings import Address
 
 VERSION = "0.1.0"
-EXIT_USAGE = 64
 
 ABOUT = """Serve SQL queries as a governed HTTP API.
 
@@ -21,47 +20,6 @@ recorded). `tailrace run` serves them, `check` lists what is wrong with them, `e
 
 FILES = "file or directory (its *.yaml, *.yml, *.json) with resources and Secrets; may be given several times"
 DATA = "directory for sockets, keys, secrets and recorded runs (default: .tailrace)"
-
-
-class Parser(argparse.ArgumentParser):
-    """As the standard one, but usage errors exit 64 (EX_USAGE)."""
-
-    def error(self, message: str) -> NoReturn:
-        """Says what is wrong and how to get help."""
-        sys.stderr.write(f"{self.prog}: {message}\ntry: {self.prog} --help\n")
-        sys.exit(EXIT_USAGE)
-
-
-def _address(text: str) -> Address:
-    try:
-        return parse_address(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8080") from None
-
-
-def _ref(text: str) -> Ref:
-    try:
-        return parse_ref(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _threads(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 256:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 256")
-    return int(text)
-
-
-def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1000")
-    return int(text)
-
-
-def _status(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not (1 <= int(text) <= 5 or 100 <= int(text) <= 599):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an HTTP status or its first digit")
-    return int(text)
 
 
 def parser() -> Parser:
@@ -79,11 +37,8 @@ def parser() -> Parser:
     def common(to: Parser, *, files: bool = True) -> None:
         if files:
             to.add_argument("-f", "--file", dest="files", metavar="PATH", type=Path, action="append", required=True, help=FILES)
-            to.add_argument("--api", metavar="[NAMESPACE/]NAME", type=_ref, help="which QueryAPI, if the files have several")
+            to.add_argument("--api", metavar="[NAMESPACE/]NAME", type=grammar.ref, help="which QueryAPI, if the files have several")
         to.add_argument("--data", metavar="DIR", type=Path, default=Path(".tailrace"), help=DATA)
-
-    def output(to: Parser) -> None:
-        to.add_argument("-o", "--output", choices=["text", "json"], default="text", help="for people or for programs (default: text)")
 
     run = command(
         "run",
@@ -93,21 +48,21 @@ def parser() -> Parser:
     )
     common(run)
     run.add_argument(
-        "--listen", metavar="HOST:PORT", type=_address, default=Address("127.0.0.1", 8080), help="the API (default: 127.0.0.1:8080)"
+        "--listen", metavar="HOST:PORT", type=grammar.address, default=Address("127.0.0.1", 8080), help="the API (default: 127.0.0.1:8080)"
     )
     run.add_argument(
         "--admin",
         metavar="HOST:PORT",
-        type=_address,
+        type=grammar.address,
         default=Address("127.0.0.1", 9090),
         help="health and metrics (default: 127.0.0.1:9090)",
     )
-    run.add_argument("--metrics", metavar="HOST:PORT", type=_address, help="metrics of the Python part (default: none)")
+    run.add_argument("--metrics", metavar="HOST:PORT", type=grammar.address, help="metrics of the Python part (default: none)")
     run.add_argument("--no-data-plane", action="store_true", help="serve from Python alone: slower, needs no Rust")
     run.add_argument(
         "--data-plane-binary", metavar="FILE", type=Path, help="the data plane's program (default: TAILRACE_DATAPLANE, cargo's build, PATH)"
     )
-    run.add_argument("--threads", metavar="N", type=_threads, help="serving threads of the data plane (default: one a core)")
+    run.add_argument("--threads", metavar="N", type=grammar.threads, help="serving threads of the data plane (default: one a core)")
     run.add_argument("--logs", metavar="FILE", type=Path, help="where both parts write their logs (default: standard error)")
 
     check = command(
@@ -129,7 +84,7 @@ def parser() -> Parser:
     )
     common(explain)
     explain.add_argument("--query", metavar="NAME", help="only this query")
-    explain.add_argument("--key", metavar="[NAMESPACE/]NAME", type=_ref, help="only this key")
+    explain.add_argument("--key", metavar="[NAMESPACE/]NAME", type=grammar.ref, help="only this key")
     output(explain)
 
     diff = command(
@@ -149,10 +104,10 @@ def parser() -> Parser:
     )
     common(tail, files=False)
     tail.add_argument("--follow", action="store_true", help="go on with those that come, until Ctrl-C")
-    tail.add_argument("--limit", metavar="N", type=_limit, default=20, help="how many, at most 1000 (default: 20)")
+    tail.add_argument("--limit", metavar="N", type=grammar.limit, default=20, help="how many, at most 1000 (default: 20)")
     tail.add_argument("--query", metavar="NAME", help="only of this query")
-    tail.add_argument("--key", metavar="[NAMESPACE/]NAME", type=_ref, help="only of this key")
-    tail.add_argument("--status", metavar="N", type=_status, help="only with this HTTP status, or 4 for every 4xx")
+    tail.add_argument("--key", metavar="[NAMESPACE/]NAME", type=grammar.ref, help="only of this key")
+    tail.add_argument("--status", metavar="N", type=grammar.status, help="only with this HTTP status, or 4 for every 4xx")
     output(tail)
     verify = actions.add_parser(
         "verify",
