@@ -4,128 +4,16 @@ Rejects (`RefusedError`, not_parsed) what it cannot decide: names that resolve t
 things, both count. Pure. `database` holds the result against the authorizer, the opened b-trees and the column origins of SQLite itself.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlglot import exp
 from tailrace_contract.codes import Refusal
 
 from tailrace_gateway.compile.lineage import EMPTY, Flow, Lineage, Origin, computed
 from tailrace_gateway.compile.refusal import RefusedError
-from tailrace_gateway.compile.sqlite.catalog import ROWID_NAMES, TABLE_FUNCTIONS, Catalog, Table
-from tailrace_gateway.compile.sqlite.functions import INFALLIBLE_NAMES
-
-Columns = list[tuple[str, Flow]]
-"""Name in lower case and flow, in order."""
-
-_INFALLIBLE = (
-    *(
-        exp.And,
-        exp.Or,
-        exp.Not,
-        exp.EQ,
-        exp.NEQ,
-        exp.GT,
-        exp.GTE,
-        exp.LT,
-        exp.LTE,
-        exp.Is,
-        exp.NullSafeEQ,
-        exp.NullSafeNEQ,
-        exp.Between,
-        exp.In,
-    ),
-    *(
-        exp.Add,
-        exp.Sub,
-        exp.Mul,
-        exp.Div,
-        exp.Mod,
-        exp.Neg,
-        exp.DPipe,
-        exp.Concat,
-        exp.ConcatWs,
-        exp.BitwiseAnd,
-        exp.BitwiseOr,
-        exp.BitwiseNot,
-    ),
-    *(
-        exp.Like,
-        exp.Glob,
-        exp.Cast,
-        exp.Tuple,
-        exp.Lower,
-        exp.Upper,
-        exp.Length,
-        exp.Trim,
-        exp.Substring,
-        exp.StrPosition,
-        exp.Coalesce,
-        exp.Nullif,
-    ),
-    *(
-        exp.Typeof,
-        exp.Hex,
-        exp.Round,
-        exp.Greatest,
-        exp.Least,
-        exp.Max,
-        exp.Min,
-        exp.Count,
-        exp.Avg,
-        exp.GroupConcat,
-        exp.Date,
-        exp.Unicode,
-    ),
-    *(exp.RowNumber, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue, exp.ParameterizedAgg, exp.DataType, exp.Distinct, exp.Interval),
-)
-"""Nodes that no value inside makes fail. All else is consumed."""
-_STOPS_EARLY = (exp.And, exp.Or, exp.Coalesce, exp.In, exp.Between, exp.Anonymous)
-_SAME_VALUE = (exp.Paren, exp.Collate)
-_NO_COLUMNS = (
-    exp.Literal,
-    exp.Null,
-    exp.Boolean,
-    exp.Placeholder,
-    exp.Parameter,
-    exp.Star,
-    exp.CurrentDate,
-    exp.CurrentTime,
-    exp.CurrentTimestamp,
-)
-
-
-@dataclass(slots=True)
-class Source:
-    """One table in FROM. `hidden`: columns that a later USING or NATURAL join shows only once."""
-
-    alias: str
-    columns: Columns
-    table: Table | None = None
-    hidden: set[str] = field(default_factory=set)
-
-
-@dataclass(slots=True)
-class Scope:
-    """Names that an expression may mean: tables in FROM, result names, and what is around."""
-
-    sources: list[Source]
-    ctes: Mapping[str, "Cte"]
-    parent: "Scope | None" = None
-    aliases: dict[str, Flow] = field(default_factory=dict)
-    windows: Mapping[str, exp.Expr] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Cte:
-    """A WITH query; of a recursive one the columns grow until nothing changes."""
-
-    node: exp.Expr
-    names: list[str]
-    ctes: dict[str, "Cte"]
-    parent: Scope | None
-    columns: Columns | None = None
-    busy: bool = False
+from tailrace_gateway.compile.sqlite.catalog import TABLE_FUNCTIONS, Catalog
+from tailrace_gateway.compile.sqlite.expressions import SAME_VALUE, ExpressionWalker
+from tailrace_gateway.compile.sqlite.scope import Columns, Cte, Scope, Source, lower, undecided
 
 
 def walk(tree: exp.Expr, catalog: Catalog) -> tuple[Lineage, frozenset[Origin], list[str]]:
@@ -141,31 +29,13 @@ def walk(tree: exp.Expr, catalog: Catalog) -> tuple[Lineage, frozenset[Origin], 
                 Refusal.NOT_READ_ONLY, "a saved query is one SELECT or VALUES; with write: true one INSERT, UPDATE or DELETE"
             )
     except RecursionError:
-        raise _undecided("it is nested too deeply") from None
+        raise undecided("it is nested too deeply") from None
     lineage = Lineage(tuple(flow for _, flow in columns), frozenset(walker.consumed), frozenset(walker.tables), frozenset(walker.written))
     return lineage, frozenset(walker.seen), [name for name, _ in columns]
 
 
-def _undecided(why: str) -> RefusedError:
-    return RefusedError(Refusal.NOT_PARSED, f"the statement cannot be decided: {why}")
-
-
-def _lower(node: object) -> str:
-    return node.name.lower() if isinstance(node, exp.Expr) else ""
-
-
-class _Walker:
-    def __init__(self, catalog: Catalog) -> None:
-        self.catalog = catalog
-        self.consumed: set[Origin] = set()
-        self.tables: set[int | str] = set()
-        self.written: set[int | str] = set()
-        self.seen: set[Origin] = set()
-        self.risks = 0
-        """How many parts so far may fail, whatever they are made of."""
-
-    def consume(self, flow: Flow) -> None:
-        self.consumed |= flow.origins
+class _Walker(ExpressionWalker):
+    """Queries and writes."""
 
     # Queries
 
@@ -173,7 +43,7 @@ class _Walker:
         """Result columns of SELECT, VALUES or a compound of them."""
         if isinstance(node, exp.Subquery):
             if any(node.args.get(name) for name in ("order", "limit", "offset", "with_", "joins", "where")) or node.args.get("pivots"):
-                raise _undecided("a part stands behind a sub-query")
+                raise undecided("a part stands behind a sub-query")
             return self.query(node.this, ctes, parent)
         scope_ctes = self._with(node, ctes, parent)
         if isinstance(node, exp.SetOperation):
@@ -183,7 +53,7 @@ class _Walker:
         elif isinstance(node, exp.Select):
             return self._select(node, scope_ctes, parent)
         else:
-            raise _undecided(f"a {type(node).__name__} is no query")
+            raise undecided(f"a {type(node).__name__} is no query")
         scope = Scope([Source("", columns)], scope_ctes, parent)
         self._tail(node, scope, columns)
         return columns
@@ -196,8 +66,8 @@ class _Walker:
         mine: list[Cte] = []
         for each in clause.expressions:
             alias = each.args["alias"]
-            cte = Cte(each.this, [_lower(column) for column in alias.args.get("columns") or ()], known, parent)
-            known[_lower(alias.this)] = cte
+            cte = Cte(each.this, [lower(column) for column in alias.args.get("columns") or ()], known, parent)
+            known[lower(alias.this)] = cte
             mine.append(cte)
         for cte in mine:
             self._cte(cte)
@@ -218,7 +88,7 @@ class _Walker:
                 found = self.query(cte.node, cte.ctes, cte.parent)
                 if cte.names:
                     if len(cte.names) != len(found):
-                        raise _undecided("a WITH query has another number of columns than names")
+                        raise undecided("a WITH query has another number of columns than names")
                     found = [(name, flow) for name, (_, flow) in zip(cte.names, found, strict=True)]
                 if cte.columns is None or [flow for _, flow in cte.columns] == [flow for _, flow in found]:
                     break
@@ -230,7 +100,7 @@ class _Walker:
     def _compound(self, node: exp.SetOperation, ctes: Mapping[str, Cte], parent: Scope | None) -> Columns:
         left, right = self.query(node.this, ctes, parent), self.query(node.expression, ctes, parent)
         if len(left) != len(right):
-            raise _undecided("the arms have different numbers of columns")
+            raise undecided("the arms have different numbers of columns")
         both = [(name, one.either(other)) for (name, one), (_, other) in zip(left, right, strict=True)]
         if not isinstance(node, exp.Union) or node.args.get("distinct") is not False:
             for _, flow in both:
@@ -244,7 +114,7 @@ class _Walker:
             for row in node.expressions
         ]
         if len({len(row) for row in rows}) != 1:
-            raise _undecided("rows of different lengths")
+            raise undecided("rows of different lengths")
         flows = rows[0]
         for row in rows[1:]:
             flows = [one.either(other) for one, other in zip(flows, row, strict=True)]
@@ -271,10 +141,10 @@ class _Walker:
             *("operation_modifiers", "into"),
         }
         if unknown := [name for name, value in node.args.items() if value and name not in known] or node.args.get("into"):
-            raise _undecided(f"a clause is not known ({unknown})")
+            raise undecided(f"a clause is not known ({unknown})")
         scope = Scope([], ctes, parent)
         self._from(node, scope)
-        scope.windows = {_lower(window.this): window for window in node.args.get("windows") or ()}
+        scope.windows = {lower(window.this): window for window in node.args.get("windows") or ()}
         columns = self._result(node.expressions, scope)
         scope.aliases = {each.alias.lower(): self.expression(each.this, scope) for each in node.expressions if isinstance(each, exp.Alias)}
         if node.args.get("distinct"):
@@ -288,7 +158,7 @@ class _Walker:
         group = node.args.get("group")
         if group is not None:
             if any(value for name, value in group.args.items() if name != "expressions"):
-                raise _undecided("a grouping is not known")
+                raise undecided("a grouping is not known")
             for each in group.expressions:
                 self.consume(self._by_position(each, scope, columns))
         self._bare_columns(node, scope, group.expressions if group is not None else [])
@@ -333,7 +203,7 @@ class _Walker:
     def _by_position(self, node: exp.Expr, scope: Scope, columns: Columns) -> Flow:
         """`ORDER BY 2` is a result column; a name is the result column, the table's column, or both."""
         inner = node
-        while isinstance(inner, (*_SAME_VALUE, exp.Ordered)):
+        while isinstance(inner, (*SAME_VALUE, exp.Ordered)):
             inner = inner.this
         if isinstance(inner, exp.Literal) and not inner.is_string and inner.name.isdigit():
             number = int(inner.name)
@@ -343,30 +213,24 @@ class _Walker:
             return computed([*named, self._maybe(inner, scope)])
         return self.expression(node, scope)
 
-    def _maybe(self, node: exp.Expr, scope: Scope) -> Flow:
-        try:
-            return self.expression(node, scope)
-        except RefusedError:
-            return EMPTY
-
     # FROM
 
     def _from(self, node: exp.Expr, scope: Scope) -> None:
         first = node.args.get("from_")
         if first is None:
             if node.args.get("joins"):
-                raise _undecided("a join without a table")
+                raise undecided("a join without a table")
             return
         self._add(first.this, scope)
         for join in [*(first.this.args.get("joins") or ()), *(node.args.get("joins") or ())]:
             if any(value for name, value in join.args.items() if name not in ("this", "on", "using", "method", "side", "kind")):
-                raise _undecided("a join is not known")
+                raise undecided("a join is not known")
             before = list(scope.sources)
             self._add(join.this, scope)
             if join.this.args.get("joins"):
-                raise _undecided("joins inside a join")
+                raise undecided("joins inside a join")
             source = scope.sources[-1]
-            shared = [_lower(each) for each in join.args.get("using") or ()]
+            shared = [lower(each) for each in join.args.get("using") or ()]
             if str(join.args.get("method") or "").upper() == "NATURAL":
                 mine = {name for name, _ in source.columns}
                 shared = [name for each in before for name, _ in each.columns if name in mine]
@@ -379,7 +243,7 @@ class _Walker:
     def _add(self, node: exp.Expr, scope: Scope) -> None:
         if isinstance(node, exp.Subquery):
             if isinstance(node.this, exp.Table) or node.args.get("joins"):
-                raise _undecided("a join in parentheses")
+                raise undecided("a join in parentheses")
             scope.sources.append(Source(node.alias.lower(), self.query(node, scope.ctes, scope.parent)))
             self._no_column_names(node)
         elif isinstance(node, exp.Values):
@@ -388,17 +252,17 @@ class _Walker:
         elif isinstance(node, exp.Table):
             scope.sources.append(self._table(node, scope))
         else:
-            raise _undecided(f"a {type(node).__name__} in FROM")
+            raise undecided(f"a {type(node).__name__} in FROM")
 
     def _no_column_names(self, node: exp.Expr) -> None:
         alias = node.args.get("alias")
         if isinstance(alias, exp.TableAlias) and alias.args.get("columns"):
-            raise _undecided("names of columns behind a table")
+            raise undecided("names of columns behind a table")
 
     def _table(self, node: exp.Table, scope: Scope) -> Source:
         self._no_column_names(node)
         if any(value for name, value in node.args.items() if name not in ("this", "alias", "db", "joins")):
-            raise _undecided("a table has a part that is not known")
+            raise undecided("a table has a part that is not known")
         alias = node.alias.lower()
         if isinstance(node.this, exp.Anonymous):
             name = str(node.this.this).lower()
@@ -407,7 +271,7 @@ class _Walker:
             flow = computed([self.expression(each, scope) for each in node.this.expressions])
             self.consume(flow)
             return Source(alias or name, [(column, flow) for column in TABLE_FUNCTIONS[name]])
-        name, schema = _lower(node.this), node.db.lower()
+        name, schema = lower(node.this), node.db.lower()
         if not schema and name in scope.ctes:
             cte = scope.ctes[name]
             return Source(alias or name, list(self._cte(cte)))
@@ -424,9 +288,6 @@ class _Walker:
             raise RefusedError(Refusal.TABLE_NOT_ALLOWED, "a table is none of the database's own file")
         return Source(alias or name, [(column.name, self._stored(table, column.name)) for column in table.columns], table)
 
-    def _stored(self, table: Table, column: str) -> Flow:
-        return Flow(frozenset({(table.name, column)}))
-
     # Result columns
 
     def _result(self, expressions: Iterable[exp.Expr], scope: Scope) -> Columns:
@@ -434,139 +295,18 @@ class _Walker:
         for each in expressions:
             if isinstance(each, exp.Star):
                 if any(each.args.values()):
-                    raise _undecided("a star with exceptions")
+                    raise undecided("a star with exceptions")
                 columns += [
                     (name, self._saw(flow)) for source in scope.sources for name, flow in source.columns if name not in source.hidden
                 ]
             elif isinstance(each, exp.Column) and isinstance(each.this, exp.Star):
                 mine = [source for source in scope.sources if source.alias == each.table.lower()]
                 if len(mine) != 1:
-                    raise _undecided("a star of no table")
+                    raise undecided("a star of no table")
                 columns += [(name, self._saw(flow)) for name, flow in mine[0].columns]
             else:
                 columns.append((each.alias_or_name.lower(), self.expression(each.this if isinstance(each, exp.Alias) else each, scope)))
         return columns
-
-    def _saw(self, flow: Flow) -> Flow:
-        self.seen |= flow.origins
-        return flow
-
-    # Expressions
-
-    def expression(self, node: exp.Expr, scope: Scope) -> Flow:
-        """Flow of one expression."""
-        if isinstance(node, _NO_COLUMNS):
-            return EMPTY
-        if isinstance(node, exp.Column):
-            return self._column(node, scope)
-        if isinstance(node, _SAME_VALUE):
-            return self.expression(node.this, scope)
-        if isinstance(node, (exp.Subquery, exp.Select, exp.SetOperation, exp.Values)):
-            columns = self.query(node, scope.ctes, scope)
-            return columns[0][1] if len(columns) == 1 else computed(flow for _, flow in columns)
-        if isinstance(node, exp.Exists):
-            self.query(node.this, scope.ctes, scope)
-            return EMPTY
-        if isinstance(node, exp.Case):
-            return self._case(node, scope)
-        if isinstance(node, exp.If):
-            self.consume(self.expression(node.this, scope))
-            return computed(self.expression(each, scope) for name in ("true", "false") if (each := node.args.get(name)) is not None)
-        if isinstance(node, exp.Window):
-            return self._window(node, scope)
-        if isinstance(node, exp.Filter):
-            self.consume(self.expression(node.expression.this, scope))
-            return self.expression(node.this, scope)
-        if isinstance(node, exp.Order):
-            for each in node.expressions:
-                self.consume(self.expression(each.this if isinstance(each, exp.Ordered) else each, scope))
-            return self.expression(node.this, scope)
-        if isinstance(node, exp.Distinct):
-            flow = computed(self.expression(each, scope) for each in node.expressions)
-            self.consume(flow)
-            return flow
-        if isinstance(node, (exp.Identifier, exp.Var)):
-            return self._maybe(exp.column(node.name), scope)
-        if isinstance(node, (exp.Table, exp.From, exp.Join, exp.With, exp.CTE, exp.Lambda)):
-            raise _undecided(f"a {type(node).__name__} in an expression")
-        if isinstance(node, exp.In) and node.args.get("field") is not None:
-            raise _undecided("IN with the name of a table")
-        risks = self.risks
-        flow = computed(self.expression(child, scope) for child in self._children(node))
-        if not self._infallible(node):
-            self.risks += 1
-            self.consume(flow)
-        elif isinstance(node, _STOPS_EARLY) and self.risks > risks:
-            self.consume(flow)  # beside a part that may fail, any other part decides whether it does
-        elif isinstance(node, (exp.Like, exp.Glob)):
-            self.consume(self.expression(node.expression, scope))  # a long pattern fails
-        return flow
-
-    def _children(self, node: exp.Expr) -> Iterator[exp.Expr]:
-        for value in node.args.values():
-            for child in value if isinstance(value, list) else (value,):
-                if isinstance(child, exp.Expr):
-                    yield child
-
-    def _infallible(self, node: exp.Expr) -> bool:
-        if isinstance(node, exp.Anonymous):
-            return str(node.this).lower() in INFALLIBLE_NAMES
-        return isinstance(node, _INFALLIBLE)
-
-    def _case(self, node: exp.Case, scope: Scope) -> Flow:
-        if node.this is not None:
-            self.consume(self.expression(node.this, scope))
-        results = []
-        for each in node.args["ifs"]:
-            self.consume(self.expression(each.this, scope))
-            results.append(self.expression(each.args["true"], scope))
-        if node.args.get("default") is not None:
-            results.append(self.expression(node.args["default"], scope))
-        return computed(results)
-
-    def _window(self, node: exp.Window, scope: Scope) -> Flow:
-        name = node.args.get("alias")
-        if name is not None and _lower(name) not in scope.windows:
-            raise _undecided("a window has no definition")
-        self._window_parts(node, scope)
-        return self.expression(node.this, scope).opaque()
-
-    def _window_parts(self, node: exp.Expr, scope: Scope) -> None:
-        for each in node.args.get("partition_by") or ():
-            self.consume(self.expression(each, scope))
-        order = node.args.get("order")
-        for each in order.expressions if order is not None else ():
-            self.consume(self.expression(each.this if isinstance(each, exp.Ordered) else each, scope))
-        spec = node.args.get("spec")
-        for part in ("start", "end"):
-            if spec is not None and isinstance(spec.args.get(part), exp.Expr):
-                self.consume(self.expression(spec.args[part], scope))
-
-    def _column(self, node: exp.Column, scope: Scope) -> Flow:
-        """The innermost query that knows the name decides; several tables there, or a result's name, all count."""
-        if isinstance(node.this, exp.Star):
-            return EMPTY
-        name, table = node.name.lower(), node.table.lower()
-        if node.args.get("db") is not None and node.db.lower() != "main":
-            raise _undecided("a column of another schema")
-        around: Scope | None = scope
-        while around is not None:
-            flows = [flow for source in around.sources if not table or source.alias == table for flow in self._of_source(source, name)]
-            if not table and name in around.aliases:
-                flows.append(around.aliases[name])
-            if flows:
-                found = flows[0]
-                for flow in flows[1:]:
-                    found = found.either(flow)
-                return self._saw(found)
-            around = around.parent
-        raise _undecided("a column's name belongs to no table")
-
-    def _of_source(self, source: Source, name: str) -> list[Flow]:
-        flows = [flow for column, flow in source.columns if column == name]
-        if not flows and name in ROWID_NAMES and source.table is not None and source.table.kind in ("table", "virtual"):
-            return [self._stored(source.table, source.table.row_key)] if source.table.row_key else [EMPTY]
-        return flows
 
     # Writes
 
@@ -575,9 +315,9 @@ class _Walker:
         ctes = self._with(node, {}, None)
         target = node.this.this if isinstance(node.this, exp.Schema) else node.this
         if not isinstance(target, exp.Table):
-            raise _undecided("a write without a table")
+            raise undecided("a write without a table")
         source = self._table(target, Scope([], {}))
-        self.written.add(_lower(target.this))
+        self.written.add(lower(target.this))
         scope = Scope([source], ctes)
         if isinstance(node, exp.Insert):
             self._insert(node, scope, ctes)
@@ -589,7 +329,7 @@ class _Walker:
             if node.args.get(name) is not None:
                 self.consume(self.expression(node.args[name].this, scope))
         if any(node.args.get(name) for name in ("order", "limit", "using", "tables")):
-            raise _undecided("a clause of the write is not known")
+            raise undecided("a clause of the write is not known")
         returning = node.args.get("returning")
         return self._result(returning.expressions, Scope([source], ctes)) if returning is not None else []
 
