@@ -184,6 +184,18 @@ fn runs(folder: &Path) -> BTreeMap<String, String> {
         .collect()
 }
 
+/// As the first snapshot does; until then runs stay in the spool.
+fn say_where_runs_go(folder: &Path) {
+    let snapshot = r#"{"schema":1,"version":1,"api":{"namespace":"n","name":"a","bigNumbers":"number","hideForbidden":false,"trustedProxies":[],
+        "spoolSizeBytes":16777216,"onFull":"reject","durability":"process","runStore":{"embedded":{}}},"sources":[],"connections":[],
+        "queries":[],"roles":[],"keys":[]}"#;
+    let mut socket = UnixStream::connect(folder.join("run/dataplane.sock")).unwrap();
+    write!(socket, "PUT /plans HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{snapshot}", snapshot.len()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
 #[test]
 fn forwarded_calls_are_answered_in_order_and_recorded() {
     let folder = tempfile::tempdir().unwrap();
@@ -247,6 +259,7 @@ fn forwarded_calls_are_answered_in_order_and_recorded() {
     drop(client);
     wanted.insert(headers["x-run-id"].clone(), "499 client_closed 0 0    1 2".into());
 
+    say_where_runs_go(folder.path());
     dataplane.end();
     assert_eq!(runs(folder.path()), wanted);
 }

@@ -215,7 +215,7 @@ impl Store for Embedded {
         let mut aborted = 0;
         match epochs {
             // One recorder at a time writes this file: whatever is open, by whomever, is over.
-            Ended::Former(_) => {
+            Ended::Former => {
                 aborted += connection.execute(ABORT, [code])?;
                 connection.execute("DELETE FROM open_runs", [])?;
                 connection.execute("DELETE FROM cursors", [])?;
@@ -224,6 +224,7 @@ impl Store for Embedded {
                 for epoch in epochs {
                     aborted += connection.execute(&format!("{ABORT} WHERE epoch = ?2"), [code, *epoch as i64])?;
                     connection.execute("DELETE FROM open_runs WHERE epoch = ?1", [*epoch as i64])?;
+                    connection.execute("DELETE FROM cursors WHERE epoch = ?1", [*epoch as i64])?;
                 }
             }
         }

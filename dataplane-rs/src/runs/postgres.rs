@@ -311,9 +311,10 @@ impl Store for Postgres {
     }
 
     fn end(&mut self, epochs: Ended<'_>) -> Result<(), StoreError> {
-        let (Ended::Former(epochs) | Ended::Own(epochs)) = epochs;
-        self.ended.extend_from_slice(epochs);
-        self.moved.extend(epochs.iter().map(|epoch| (*epoch, None)));
+        if let Ended::Own(epochs) = epochs {
+            self.ended.extend_from_slice(epochs);
+            self.moved.extend(epochs.iter().map(|epoch| (*epoch, None)));
+        }
         Ok(())
     }
 

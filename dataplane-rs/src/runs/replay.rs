@@ -1,6 +1,6 @@
 //! What earlier processes left in the spool: carried into the store, and what was open in it recorded as aborted, before this process's
-//! own runs. The last segment of each epoch goes only after that, so that whatever dies, whenever, an epoch is either all done or
-//! still here to be done again. May reject: nothing; a file that is no segment is renamed to `.bad` and reported.
+//! own runs. One epoch after the other, and the last segment of each goes only after that: whatever dies, whenever, an epoch is either all
+//! done or still here to be done again, and a process that dies again and again gets further each time. May reject: nothing; a file that is no segment is renamed to `.bad` and reported.
 //! IO: the spool's files, the store.
 use super::batch::{Batch, SegmentNames};
 use super::layout::{self, HEADER, Header};
@@ -22,40 +22,53 @@ struct Shipped {
     runs: u64,
 }
 
+/// The part of a segment's name that says whose it is.
+fn epoch_of(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()?.split('-').next()
+}
+
 impl Worker {
     /// Carries over what earlier processes left.
     pub(super) fn replay(&mut self) -> Result<(), ShipError> {
         let leftovers = lock(&self.spool.leftovers).clone();
-        let (mut runs, mut segments) = (0, 0);
-        // The newest of each epoch: paths are by epoch and number.
-        let mut last: Vec<Shipped> = Vec::new();
-        for path in leftovers {
-            let Some(shipped) = self.replay_segment(&path)? else {
-                lock(&self.spool.leftovers).retain(|other| *other != path);
-                continue;
-            };
-            runs += shipped.runs;
-            segments += 1;
-            if let Some(older) = last.pop_if(|older| older.epoch == shipped.epoch) {
-                self.free_former(&older)?;
+        let (mut runs, mut segments, mut aborted) = (0, 0, 0);
+        // The newest of the epoch: paths are by epoch and number.
+        let mut newest: Option<Shipped> = None;
+        for (n, path) in leftovers.iter().enumerate() {
+            match self.replay_segment(path)? {
+                Some(shipped) => {
+                    runs += shipped.runs;
+                    segments += 1;
+                    if let Some(older) = newest.replace(shipped) {
+                        self.free_former(&older)?;
+                    }
+                }
+                None => lock(&self.spool.leftovers).retain(|other| other != path),
             }
-            last.push(shipped);
+            let more = leftovers.get(n + 1).is_some_and(|next| epoch_of(next) == epoch_of(path));
+            if let Some(last) = newest.take_if(|_| !more) {
+                aborted += self.end(Ended::Own(&[last.epoch]))?;
+                self.free_former(&last)?;
+            }
         }
         self.hook(Step::Replayed);
-        let epochs: Vec<u64> = last.iter().map(|shipped| shipped.epoch).collect();
-        let mut batch = Batch::begin(&mut *self.store)?;
-        batch.end(Ended::Former(&epochs))?;
-        let aborted = batch.commit()?.aborted;
+        // What is open without a segment: Python's, if it was alone here.
+        aborted += self.end(Ended::Former)?;
         self.hook(Step::Aborted);
-        for shipped in &last {
-            self.free_former(shipped)?;
-        }
-        self.observer.ship.aborted.fetch_add(aborted, Ordering::Relaxed);
-        self.observer.ship.shipped.fetch_add(aborted, Ordering::Relaxed);
         if segments > 0 || aborted > 0 {
             self.observer.report(&Observation::SpoolReplayed { segments, runs, aborted });
         }
         Ok(())
+    }
+
+    /// Records as aborted what is open in epochs that are over, and forgets how far they were; how many.
+    pub(super) fn end(&mut self, epochs: Ended<'_>) -> Result<u64, ShipError> {
+        let mut batch = Batch::begin(&mut *self.store)?;
+        batch.end(epochs)?;
+        let aborted = batch.commit()?.aborted;
+        self.observer.ship.aborted.fetch_add(aborted, Ordering::Relaxed);
+        self.observer.ship.shipped.fetch_add(aborted, Ordering::Relaxed);
+        Ok(aborted)
     }
 
     fn free_former(&self, shipped: &Shipped) -> Result<(), ShipError> {

@@ -332,14 +332,7 @@ impl Worker {
         if over.is_empty() {
             return Ok(());
         }
-        let mut batch = Batch::begin(&mut *self.store)?;
-        batch.end(Ended::Own(&over))?;
-        for epoch in &over {
-            batch.set_cursor(*epoch, None)?;
-        }
-        let aborted = batch.commit()?.aborted;
-        self.observer.ship.aborted.fetch_add(aborted, Ordering::Relaxed);
-        self.observer.ship.shipped.fetch_add(aborted, Ordering::Relaxed);
+        self.end(Ended::Own(&over))?;
         for progress in self.progress.extract_if(.., |p| over.contains(&p.feed.epoch)).collect::<Vec<_>>() {
             self.free(&progress);
             lock(&self.spool.feeds).retain(|feed| feed.epoch != progress.feed.epoch);

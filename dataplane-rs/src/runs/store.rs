@@ -128,9 +128,9 @@ pub struct Row<'a> {
 /// Epochs that nobody appends to any more: what is open in them was aborted.
 #[derive(Clone, Copy, Debug)]
 pub enum Ended<'a> {
-    /// All that earlier processes left in this directory. A store of this directory alone takes it as "whatever is open".
-    Former(&'a [u64]),
-    /// Of this process.
+    /// Whatever else earlier processes left in a store of this directory alone. A shared store takes it as nothing.
+    Former,
+    /// These, whose runs are all in the store. Where they were is forgotten.
     Own(&'a [u64]),
 }
 
