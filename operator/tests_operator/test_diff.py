@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tailrace_operator.diff import Action, Apply, Create, Prune, Scale, Take, diff, drift
+from tailrace_operator.diff import Action, Apply, Create, Prune, Scale, Take, diff, drift, strangers
 from tailrace_operator.errors import Foreign
 from tailrace_operator.manifest import OWNED, Manifest, Object, ref_of
 from tailrace_operator.quantity import read_quantity, same_quantity
@@ -166,6 +166,8 @@ def test_in_another_namespace_labels_say_whose_it_is() -> None:
     live = {**ours, "metadata": {**ours["metadata"], "uid": "u"}}
     assert diff([ours], [live], OWNER, HOME) == ()
     assert diff([], [live], OWNER, HOME) == (Prune(ref_of(ours), "u"),)
+    assert strangers([ours], [live], OWNER, HOME) == ()
+    assert strangers([ours], [binding()], OWNER, HOME) == (ref_of(ours),)
     with pytest.raises(Foreign):
         diff([ours], [binding()], OWNER, HOME)
 

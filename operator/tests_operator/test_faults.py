@@ -219,6 +219,22 @@ async def test_a_list_sweeps_bindings_of_apis_that_are_gone_and_no_others() -> N
     assert before - set(world.cluster.objects) == {ref_of(stray)}
 
 
+@pytest.mark.parametrize(("home", "stays"), [("retail", False), ("far", True)])
+async def test_a_list_sweeps_no_bindings_of_another_operators_apis(home: str, stays: bool) -> None:
+    """One that watches some namespaces can't know which QueryAPIs there are elsewhere."""
+    world = World(watched=("retail", "teamb"))
+    labels = {"app.kubernetes.io/managed-by": "tailrace-operator", "tailrace.dev/queryapi-uid": "another"}
+    binding: Object = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "tailrace-gateway-another", "namespace": "teamb", "labels": labels},
+        "subjects": [{"kind": "ServiceAccount", "name": "shop-gateway", "namespace": home}],
+    }
+    world.cluster.outside(binding)
+    await world.engine.relist()
+    assert (ref_of(binding) in world.cluster.objects) == stays
+
+
 async def test_a_deleted_key_is_followed_until_the_last_pod_dropped_it() -> None:
     world = a_world()
     await ready(world)

@@ -253,6 +253,36 @@ async def test_a_namespace_where_the_binding_is_refused_is_not_named_and_holds_u
     assert [each["name"] for each in world.status()["namespaces"]] == ["teama", "teamb"]
 
 
+def taken(world: World) -> tuple[ObjectRef, Object]:
+    """A RoleBinding of the wanted name in `teama` that somebody there made."""
+    uid = world.cluster.objects[API]["metadata"]["uid"]
+    meta = {"name": f"tailrace-gateway-{uid}", "namespace": "teama"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "theirs"}
+    stranger = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": meta, "roleRef": role, "subjects": []}
+    return ref_of(stranger), world.cluster.outside(stranger)
+
+
+async def test_who_rules_in_another_namespace_keeps_only_that_one_from_being_admitted() -> None:
+    world = a_world(
+        namespace("teama", shop="yes", tenant="1"), namespace("teamb", shop="yes", tenant="2"), api=query_api(**others(shop="yes"))
+    )
+    ref, before = taken(world)
+    outcome = await world.reconcile()
+    assert isinstance(outcome, Done)
+    assert outcome.again_s is not None, "a stranger's object is not watched"
+    assert world.cluster.objects[ref] == before
+    await ready(world)
+    assert [each["name"] for each in world.status()["namespaces"]] == ["teamb"]
+    assert {(each.reason, "teama" in each.message) for each in world.cluster.events} == {("NamespaceNotAdmitted", True)}
+    world.cluster.fail = lambda write: Forbidden("exceeded quota") if write.ref.namespace == "teama" else None
+    world.cluster.remove(ref)
+    await world.settle()
+    assert world.condition("Ready") == ("True", "Ready"), "a quota there is no fault of the API's"
+    world.cluster.fail = lambda write: None
+    await world.settle()
+    assert [each["name"] for each in world.status()["namespaces"]] == ["teama", "teamb"]
+
+
 async def test_a_deleted_api_leaves_nothing_in_other_namespaces() -> None:
     world = a_world(namespace("teama", shop="yes", tenant="42"), api=query_api(**others(shop="yes")))
     await world.settle()

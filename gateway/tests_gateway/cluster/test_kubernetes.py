@@ -134,6 +134,18 @@ async def test_changes_and_deletions_arrive_with_their_version(api: Any, bench: 
     await b.until(lambda state: not state.query_apis)
 
 
+async def test_a_key_that_a_finalizer_holds_opens_nothing(api: Any, bench: Callable[[], Bench]) -> None:
+    api.put("queryapis", "retail", "shop", spec())
+    api.put("apikeys", "retail", "desk", key_spec(), key_status())
+    b = bench()
+    await b.until(lambda state: state.digests)
+    asked = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["example.com/slow"]}
+    at = api.put("apikeys", "retail", "desk", key_spec(), key_status(), **asked)
+    state = await b.until(lambda state: version(state) >= at)
+    assert not state.api_keys
+    assert not state.digests
+
+
 async def test_a_bad_object_is_alone_and_its_last_good_form_holds(api: Any, bench: Callable[[], Bench]) -> None:
     api.put("queryapis", "retail", "shop", spec())
     api.put("apikeys", "retail", "desk", key_spec(), key_status())

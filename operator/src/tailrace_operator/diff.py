@@ -164,6 +164,14 @@ def is_ours(live: Manifest, owner_uid: str, home: str) -> bool:
     return controller_uid(live) is None and labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER and labels.get(QUERY_API_UID_LABEL) == owner_uid
 
 
+def strangers(desired: Sequence[Manifest], live: Sequence[Manifest], owner_uid: str, home: str) -> tuple[ObjectRef, ...]:
+    """Wanted names in other namespaces than `home` that belong to somebody else. Whoever rules there may take a name, and must not stop the
+    owner's own objects by it: these are left out of what is wanted."""
+    there = {ref_of(each): each for each in live}
+    refs = (ref for ref in map(ref_of, desired) if ref.namespace != home)
+    return tuple(sorted(ref for ref in refs if ref in there and not is_ours(there[ref], owner_uid, home)))
+
+
 def diff(
     desired: Sequence[Manifest],
     live: Sequence[Manifest],

@@ -187,7 +187,7 @@ class Engine:
         """RoleBindings in other namespaces have no owner whose end would take them along."""
         for binding in (await self._list(ROLE_BINDING, {MANAGED_BY_LABEL: FIELD_MANAGER}))[0]:
             uid = labels_of(binding).get(QUERY_API_UID_LABEL)
-            if uid is None or uid in uids or controller_uid(binding) is not None:
+            if uid is None or uid in uids or controller_uid(binding) is not None or not self._is_served(binding):
                 continue
             # The list of QueryAPIs is older than this one: one that was made in between must not lose its binding.
             if any(uid_of(api) == uid for api in (await self._list(QUERY_API))[0]):
@@ -199,6 +199,11 @@ class Engine:
                     Event.WROTE, action="sweep", kind=ref.kind.kind, namespace=ref.namespace, name=ref.name, reason="its QueryAPI is gone"
                 )
             )
+
+    def _is_served(self, binding: Object) -> bool:
+        """Whether its QueryAPI is in a namespace that this operator watches: of others' QueryAPIs it can't know whether they are gone."""
+        homes = {str(each.get("namespace", "")) for each in binding.get("subjects") or ()}
+        return not self._namespaces or (bool(homes) and homes <= set(self._namespaces))
 
     def _note_deletion(self, body: Object) -> None:
         key = Key(Custom.API_KEY, str(body["metadata"]["namespace"]), str(body["metadata"]["name"]))

@@ -22,7 +22,7 @@ from tailrace_operator.acknowledgement import Deletions, reports_of
 from tailrace_operator.cluster import Cluster
 from tailrace_operator.conditions import Type, is_changed, read_status, status_body
 from tailrace_operator.contests import Contests
-from tailrace_operator.diff import Action, Apply, Create, Prune, diff, is_ours
+from tailrace_operator.diff import Action, Apply, Create, Prune, diff, is_ours, strangers
 from tailrace_operator.engine import Engine
 from tailrace_operator.errors import ClusterError, Conflict, Forbidden, Foreign, NotFound
 from tailrace_operator.manifest import (
@@ -64,6 +64,9 @@ WAITING_S = 30.0
 """Between two looks while pods are waited for. Their events and answers come sooner; this is for one that was lost."""
 
 CONTESTED = "Contested"
+
+NOT_ADMITTED = "NamespaceNotAdmitted"
+"""Reason of the Event that tells why a namespace that allowKeysFrom names is not admitted."""
 
 SECRET_KEY = "secret"
 SECRET_BYTES = 32
@@ -117,7 +120,7 @@ class QueryAPIs:
         owned = await observed.owned_of(self._cluster, live, elsewhere=elsewhere, watched=self._watched)
         paused = is_paused(live)
         writer = Writer(self._cluster, self._observer, str(key), owned)
-        found = list[Problem]()
+        found, elsewhere_found = list[Problem](), list[Problem]()
         error: Exception | None = None
         later: list[Action] = []
         is_applied = False
@@ -125,14 +128,17 @@ class QueryAPIs:
         try:
             if wanted.manifests is not None:
                 owned.update(await observed.named_of(self._cluster, wanted.manifests, owned))
-                differing = diff(wanted.manifests, tuple(owned.values()), uid_of(live), key.namespace)
+                taken = strangers(wanted.manifests, tuple(owned.values()), uid_of(live), key.namespace)
+                elsewhere_found += (problems.foreign(Foreign(str(ref))) for ref in taken)
+                mine = tuple(each for each in wanted.manifests if ref_of(each) not in taken)
+                differing = diff(mine, tuple(owned.values()), uid_of(live), key.namespace)
                 is_applied = not any(
                     isinstance(action, Apply | Create) and target(action).namespace == key.namespace for action in differing
                 )
-                actions = self._peaceful(differing, int(live["metadata"]["generation"]), paused, found)
+                actions = self._peaceful(differing, int(live["metadata"]["generation"]), key.namespace, paused, found, elsewhere_found)
                 if not paused:
                     later = [action for action in actions if isinstance(action, Prune) and target(action).namespace != key.namespace]
-                    await self._write(writer, [action for action in actions if action not in later], key.namespace, found)
+                    await self._write(writer, [action for action in actions if action not in later], key.namespace, elsewhere_found)
                     is_applied = not any(each.reason == CONTESTED for each in found)
         except (ClusterError, Foreign) as refused:
             if isinstance(refused, Conflict) or (isinstance(refused, Forbidden) and refused.is_terminating):
@@ -161,12 +167,16 @@ class QueryAPIs:
         if namespaces != previous.namespaces:
             self._engine.wake_keys(key.ref)
         for action in later:
-            await self._elsewhere(writer, action, found)
+            await self._elsewhere(writer, action, elsewhere_found)
+        for problem in elsewhere_found:
+            await self._cluster.event(live, NOT_ADMITTED, problem.message, is_warning=True)
         is_waiting = revoked.is_waiting or any(each.type == Type.RECONCILING for each in status.conditions)
         self._pods.watch(key.ref, pods, states, is_waiting=is_waiting)
-        return _outcome(error, wanted, found, is_waiting=is_waiting)
+        return _outcome(error, wanted, [*found, *elsewhere_found], is_waiting=is_waiting)
 
-    def _peaceful(self, actions: Sequence[Action], generation: int, paused: bool, found: list[Problem]) -> list[Action]:
+    def _peaceful(
+        self, actions: Sequence[Action], generation: int, home: str, paused: bool, found: list[Problem], elsewhere: list[Problem]
+    ) -> list[Action]:
         """The actions without applies to objects that somebody else has just changed back several times."""
         now, peaceful = asyncio.get_running_loop().time(), list[Action]()
         for action in actions:
@@ -174,7 +184,7 @@ class QueryAPIs:
             if isinstance(action, Apply) and not paused:
                 if self._contests.wait_s(ref, generation, now) > 0:
                     text = f"{ref}: somebody else keeps changing {action.reason}; it is put back at longer and longer intervals"
-                    found.append(Problem(Type.PROGRAMMED, CONTESTED, text, False))
+                    (found if ref.namespace == home else elsewhere).append(Problem(Type.PROGRAMMED, CONTESTED, text, False))
                     continue
                 self._contests.applied(ref, generation, now)
             peaceful.append(action)
@@ -244,7 +254,10 @@ class QueryAPIs:
                 await self._elsewhere(writer, action, found)
 
     async def _elsewhere(self, writer: Writer, action: Action, found: list[Problem]) -> None:
-        """A write in another namespace: whatever is wrong there must not hold up the QueryAPI, and leaves that namespace not admitted."""
+        """A write in another namespace: whatever is wrong there must not hold up the QueryAPI, and leaves that namespace not admitted.
+
+        Who rules there (a quota, an object of that name) is not trusted by the owner, so it is told as an Event and changes no condition.
+        """
         ref = target(action)
         try:
             await writer.carry_out(action)

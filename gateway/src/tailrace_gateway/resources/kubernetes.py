@@ -83,7 +83,10 @@ def see_api(item: dict[str, Any], last: Seen | None = None) -> Seen:
 
 
 def see_key(item: dict[str, Any], wanted: Ref, last: Seen | None = None) -> Seen | None:
-    """An ApiKey as the API server gives it; None when it opens another API. `last`: as it was before."""
+    """An ApiKey as the API server gives it; None when it opens another API, or nothing any more: one whose deletion was asked for may stand there
+    for as long as somebody's finalizer holds it. `last`: as it was before."""
+    if _is_going(item):
+        return None
     document = _document(item, Kind.API_KEY)
     spec = document["spec"]
     ref = spec.get("queryApiRef") if isinstance(spec, dict) else None
@@ -102,6 +105,11 @@ def see_key(item: dict[str, Any], wanted: Ref, last: Seen | None = None) -> Seen
         for each in status.keys
     )
     return _seen(document, Kind.API_KEY, last, keys, ())
+
+
+def _is_going(item: dict[str, Any]) -> bool:
+    metadata = item.get("metadata")
+    return isinstance(metadata, dict) and bool(metadata.get("deletionTimestamp"))
 
 
 def _seen(
