@@ -104,6 +104,7 @@ def parser() -> Parser:
     )
     common(tail, files=False)
     tail.add_argument("--follow", action="store_true", help="go on with those that come, until Ctrl-C")
+    tail.add_argument("--until-eof", action="store_true", help="with --follow: end when standard input ends")
     tail.add_argument("--limit", metavar="N", type=grammar.limit, default=20, help="how many, at most 1000 (default: 20)")
     tail.add_argument("--query", metavar="NAME", help="only of this query")
     tail.add_argument("--key", metavar="[NAMESPACE/]NAME", type=grammar.ref, help="only of this key")
@@ -120,6 +121,12 @@ def parser() -> Parser:
     common(verify, files=False)
     verify.add_argument(
         "--data-plane-binary", metavar="FILE", type=Path, help="the data plane's program (default: TAILRACE_DATAPLANE, cargo's build, PATH)"
+    )
+    verify.add_argument(
+        "--spool",
+        metavar="FILE",
+        type=Path,
+        help="what `tailrace-dataplane spool-status` printed (- for standard input), instead of the spool of --data",
     )
     output(verify)
 

@@ -82,7 +82,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeKubectl:
 
 
 @pytest.fixture
-def tailrace(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def tailrace(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Runs `kubectl tailrace`; exit code, output, errors."""
     from tailrace_gateway.plugin.cli import main
 
@@ -91,7 +91,7 @@ def tailrace(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str
             code = main([str(word) for word in words])
         except SystemExit as ended:
             code = int(ended.code or 0)
-        printed = capsys.readouterr()
+        printed = capfd.readouterr()
         return code, printed.out, printed.err
 
     return run

@@ -4,6 +4,8 @@ import csv
 import io
 import json
 import sqlite3
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Sequence as Values
 from dataclasses import replace
@@ -21,6 +23,7 @@ from starlette.responses import JSONResponse, Response
 from tailrace_contract.codes import Fault
 from tailrace_contract.plan import KeyPlan
 from tailrace_contract.run import STORE_DDL, ClientClass, Epoch, Run, Sequence, ServedBy, run_id
+from tailrace_gateway.cli import main as command_line
 from tailrace_gateway.console import Console
 from tailrace_gateway.routes import history as history_route
 from tailrace_gateway.routes import usage as usage_route
@@ -359,6 +362,40 @@ def test_the_commands(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tailrace_gateway.runs.commands.find_data_plane", lambda binary: None)
         assert not inspect(tmp_path).complete
+
+
+def test_a_spool_that_is_given_counts_instead_of_the_directorys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store_of([a_run(1, n) for n in (1, 2)], path=tmp_path / "runs.sqlite")
+    (tmp_path / "spools.json").write_text(
+        json.dumps(
+            {
+                "segments": 1,
+                "bytes": 1,
+                "unreadable": [],
+                "torn": 0,
+                "epochs": [{"epoch": 1, "ranges": [[2, 3]]}, {"epoch": 2, "ranges": [[2, 2]]}],
+            }
+        )
+    )
+    words = ["runs", "verify", "--data", str(tmp_path), "--spool", str(tmp_path / "spools.json"), "-o", "json"]
+    assert command_line(words) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["stored"], each["spooled"], each["highest"], each["missing"]) for each in found["epochs"]] == [(2, 1, 3, 0), (0, 1, 2, 1)]
+    (tmp_path / "spools.json").write_text("{}")
+    assert command_line(words) == 64
+    assert "--spool" in capsys.readouterr().err
+
+
+def test_following_ends_when_nobody_listens_any_more(tmp_path: Path) -> None:
+    store_of([a_run(1, 1)], path=tmp_path / "runs.sqlite")
+    words = [sys.executable, "-m", "tailrace_gateway", "runs", "tail", "--data", str(tmp_path), "--follow", "--until-eof"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline()
+        assert child.poll() is None
+        child.stdin.close()
+        assert child.wait(60) == 0
 
 
 def test_times() -> None:

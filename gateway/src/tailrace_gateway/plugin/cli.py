@@ -3,7 +3,9 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from tailrace_gateway import grammar
 from tailrace_gateway.cli import EXIT_USAGE, VERSION
 from tailrace_gateway.console import Console
 from tailrace_gateway.grammar import Parser, output
@@ -31,6 +33,9 @@ def parser() -> Parser:
         to.add_argument("--kubeconfig", metavar="FILE", help="the kubeconfig (default: as kubectl has it)")
         to.add_argument("--as", dest="user", metavar="USER", help="whom to impersonate")
 
+    def api(to: Parser) -> None:
+        to.add_argument("--api", metavar="NAME", help="which QueryAPI, if the namespace has several")
+
     def command(name: str, help_text: str, about: str) -> Parser:
         made: Parser = commands.add_parser(
             name, help=help_text, description=about, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
@@ -48,6 +53,55 @@ def parser() -> Parser:
     status.add_argument("--no-pods", dest="pods", action="store_false", help="ask no pods: only what the objects say")
     cluster(status, everywhere=True)
     output(status)
+
+    call = command(
+        "call",
+        "call a query",
+        "Calls a query through a port forwarded to the API's Service, as the holder of a key. Prints the answer's body; the status line goes to\n"
+        "standard error. Exits 1 unless the status is 2xx. A query of the API's own list that writes is called by POST.\n"
+        "Rights: get of the resources and Services, list of pods, pods/portforward, and for --api-key get of its Secret (role edit).",
+    )
+    call.add_argument("query", metavar="QUERY", help="name of the query")
+    call.add_argument("arguments", metavar="NAME=VALUE", nargs="*", help="its parameters, and page_size, cursor or format")
+    api(call)
+    holder = call.add_mutually_exclusive_group()
+    holder.add_argument("--key", metavar="FILE", type=Path, help="file with the key (- for standard input)")
+    holder.add_argument("--api-key", metavar="[NAMESPACE/]NAME", help="the ApiKey whose Secret has the key (default: the API's only one)")
+    call.add_argument("-i", "--include", action="store_true", help="print the status line and the headers before the body")
+    call.add_argument(
+        "-H", "--header", metavar="'NAME: VALUE'", action="append", default=[], help="another header, such as Idempotency-Key"
+    )
+    call.add_argument("--post", action="store_true", help="call by POST: for a query in a ConfigMap that writes")
+    cluster(call)
+
+    runs = command(
+        "runs",
+        "read what was recorded",
+        "Reads the runs of an API by `tailrace runs` in one of its pods.\nRights: list of pods, pods/exec (role edit).",
+    )
+    actions = runs.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser, required=True)
+    tail = actions.add_parser(
+        "tail", help="the newest runs", description="Prints the newest runs, the newest of them last.", allow_abbrev=False
+    )
+    api(tail)
+    tail.add_argument("--follow", action="store_true", help="go on with those that come, until Ctrl-C")
+    tail.add_argument("--limit", metavar="N", type=grammar.limit, default=20, help="how many, at most 1000 (default: 20)")
+    tail.add_argument("--query", metavar="NAME", help="only of this query")
+    tail.add_argument("--key", metavar="[NAMESPACE/]NAME", help="only of this key")
+    tail.add_argument("--status", metavar="N", type=grammar.status, help="only with this HTTP status, or 4 for every 4xx")
+    cluster(tail)
+    output(tail)
+    verify = actions.add_parser(
+        "verify",
+        help="prove that no run is missing",
+        description="As `tailrace runs verify`, with the spools of all pods whose API uses the same RunStore. Exits 1 if a run is missing or a pod's\n"
+        "spool could not be read. What a pod that is gone had not shipped can't be seen.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    api(verify)
+    cluster(verify)
+    output(verify)
     return top
 
 
@@ -76,6 +130,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _command(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> int:
     """Imports only what the command needs."""
     match given.command:
+        case "call":
+            from tailrace_gateway.plugin import call
+
+            return call.main(given, console, kubectl)
+        case "runs":
+            from tailrace_gateway.plugin import runs
+
+            return runs.main(given, console, kubectl)
         case _:
             from tailrace_gateway.plugin import status
 

@@ -4,7 +4,8 @@ import http.client
 import json
 import socket
 import subprocess
-import time
+import sys
+import threading
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from tailrace_contract.run import Run
 from tailrace_gateway import console as ink
 from tailrace_gateway.console import Console, columns
 from tailrace_gateway.dataplane import find_data_plane
+from tailrace_gateway.resources.private import read_bounded
 from tailrace_gateway.runs.history import Follower, HistoryFilter, rfc3339, run_json
 from tailrace_gateway.runs.place import EmbeddedPlace, Place, kept_place
 from tailrace_gateway.runs.reading import StoreUnreadable, reading
@@ -20,6 +22,7 @@ from tailrace_gateway.runs.verify import Report, SpoolStatus, verify
 
 POLL_S = 0.2
 SPOOL_TIMEOUT_S = 60
+SPOOL_LIMIT_BYTES = 64 << 20
 
 
 def unreadable(place: Place) -> str:
@@ -28,8 +31,12 @@ def unreadable(place: Place) -> str:
     return f"the run store cannot be read: {why}, or of another version of Tailrace"
 
 
-def tail(data: Path, console: Console, *, wanted: HistoryFilter, follow: bool = False) -> int:
-    """Prints the newest runs, oldest of them first; with `follow` also what comes, until interrupted. One line a run, JSON with `-o json`."""
+def tail(data: Path, console: Console, *, wanted: HistoryFilter, follow: bool = False, ended: threading.Event | None = None) -> int:
+    """Prints the newest runs, oldest of them first; with `follow` also what comes, until interrupted or `ended`.
+
+    One line a run, JSON with `-o json`.
+    """
+    ended = ended if ended is not None else threading.Event()
     place = kept_place(data)
     if not data.is_dir():
         console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
@@ -43,8 +50,7 @@ def tail(data: Path, console: Console, *, wanted: HistoryFilter, follow: bool = 
             console.note("no runs are recorded here")
         for run in reversed(runs):
             _show(run, console)
-        while follower is not None:
-            time.sleep(POLL_S)
+        while follower is not None and not ended.wait(POLL_S):
             with reading(place) as reader:
                 news = [] if reader is None else list(follower.news(reader))
             for run in news:
@@ -72,18 +78,18 @@ def _show(run: Run, console: Console) -> None:
     console.line(f"{rfc3339(run.time_us)}  {run.id}  {outcome}  {name}  {key}  {run.rows} rows  {times}")
 
 
-def verify_data(data: Path, console: Console, binary: Path | None = None) -> int:
-    """Prints the proof of completeness; 1 when something is missing or cannot be read."""
+def verify_data(data: Path, console: Console, binary: Path | None = None, spool: SpoolStatus | None = None) -> int:
+    """Prints the proof of completeness; 1 when something is missing or cannot be read. `spool`: instead of what `data` has."""
     if not data.is_dir():
         console.note(f"there is no directory {data}; say --data DIR as for `tailrace run`")
         return 1
     place = kept_place(data)
     kept = place.path if isinstance(place, EmbeddedPlace) else place.url_file
-    if not any(path.exists() for path in (kept, data / "recorder.lock", data / "spool")):
+    if spool is None and not any(path.exists() for path in (kept, data / "recorder.lock", data / "spool")):
         console.note(f"nothing has ever been recorded in {data}; say --data DIR as for `tailrace run`")
         return 1
     try:
-        report = inspect(data, binary)
+        report = inspect(data, binary, spool)
     except StoreUnreadable:
         console.note(unreadable(place))
         return 1
@@ -94,9 +100,9 @@ def verify_data(data: Path, console: Console, binary: Path | None = None) -> int
     return 0 if report.complete else 1
 
 
-def inspect(data: Path, binary: Path | None = None) -> Report:
-    """Reads the spool first and the store after it: what is shipped meanwhile is then counted once, and nothing is missed."""
-    spool, problems = spool_status(data, binary)
+def inspect(data: Path, binary: Path | None = None, given: SpoolStatus | None = None) -> Report:
+    """Reads the spool first (unless it is `given`) and the store after it: what is shipped meanwhile is then counted once, and nothing is missed."""
+    spool, problems = spool_status(data, binary) if given is None else (given, ())
     with reading(kept_place(data), timeout_s=600.0) as reader:
         return verify(reader, spool, problems)
 
@@ -135,6 +141,19 @@ def _ask_data_plane(data: Path) -> SpoolStatus | None:
                 return SpoolStatus.model_validate_json(answer.read()) if answer.status == 200 else None
     except (OSError, http.client.HTTPException, ValidationError):
         return None
+
+
+def read_spool_status(path: Path) -> SpoolStatus:
+    """What `tailrace-dataplane spool-status` printed, in a file or on standard input (`-`). ValueError when it is not that."""
+    try:
+        content = sys.stdin.buffer.read(SPOOL_LIMIT_BYTES + 1) if str(path) == "-" else read_bounded(path, SPOOL_LIMIT_BYTES)
+        if len(content) > SPOOL_LIMIT_BYTES:
+            raise ValueError
+        return SpoolStatus.model_validate_json(content)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except ValueError:
+        raise ValueError(f"{path} is not what spool-status prints") from None
 
 
 def report_json(report: Report) -> dict[str, object]:
