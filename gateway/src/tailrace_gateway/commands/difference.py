@@ -33,7 +33,11 @@ def main(given: argparse.Namespace, console: Console) -> int:
     if faults:
         console.note("both sides must be free of faults to be compared: see `tailrace check --offline`")
         return 1
-    changes = differences(*states)
+    return show(differences(*states), console)
+
+
+def show(changes: list[Change], console: Console) -> int:
+    """Prints them; 1 when someone would see more or something would break."""
     if console.json:
         console.value(
             [{"effect": each.effect.value, "subject": each.subject, "message": each.message, "who": list(each.who)} for each in changes]

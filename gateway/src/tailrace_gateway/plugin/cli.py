@@ -54,6 +54,27 @@ def parser() -> Parser:
     cluster(status, everywhere=True)
     output(status)
 
+    diff = command(
+        "diff",
+        "what an apply would change for callers",
+        "Tells who would see more and what would break for callers if the files were applied: as `tailrace diff`, with what stands in the\n"
+        "cluster as OLD. What the files do not name stays as it is. Exits 1 if someone would see more or something would break.\n"
+        "Rights: get and list of the resources, and get of ConfigMaps that queries are in (role view).",
+    )
+    diff.add_argument(
+        "-f",
+        "--file",
+        dest="files",
+        metavar="PATH",
+        type=Path,
+        action="append",
+        default=[],
+        help="file, directory, or - for standard input; may be given several times",
+    )
+    diff.add_argument("-k", "--kustomize", metavar="DIR", type=Path, help="a kustomization, built by kubectl, instead of files")
+    cluster(diff)
+    output(diff)
+
     call = command(
         "call",
         "call a query",
@@ -134,6 +155,10 @@ def _command(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> i
             from tailrace_gateway.plugin import call
 
             return call.main(given, console, kubectl)
+        case "diff":
+            from tailrace_gateway.plugin import difference
+
+            return difference.main(given, console, kubectl)
         case "runs":
             from tailrace_gateway.plugin import runs
 
