@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tailrace_contract import keys as key_text
 from tailrace_contract.fingerprints import entry_fingerprint
 from tailrace_operator.acknowledgement import Answer
+from tailrace_operator.apikey import ANNOUNCED_S
 from tailrace_operator.errors import ClusterError, Conflict, Forbidden, Invalid, Unavailable
-from tailrace_operator.manifest import API_KEY_UID_LABEL, SECRET, Object, ObjectRef
+from tailrace_operator.manifest import API_KEY_UID_LABEL, SECRET, Object, ObjectRef, ref_of
 
 from .fake_cluster import Write
 from .keyworld import LIVE, MINTED, NAMESPACE, ROTATION, SHOP, Pod, World, until_killed
@@ -68,6 +69,22 @@ async def test_it_is_ready_when_the_last_pod_has_it() -> None:
     assert world.condition("Reconciling") == ("", "")
     assert all(pod.admits(world.text() or "", world.now) for pod in world.pods)
     assert world.told == ["KeyAdded"]
+
+
+async def test_who_waits_for_what_events_announce_looks_seldom() -> None:
+    """A thousand keys of APIs that are scaled to zero must not keep the API server busy."""
+    world = World()
+    pods, world.pods = world.pods, []
+    await world.settle()
+    assert world.condition("Ready") == ("Unknown", "NoPodReady")
+    assert await world.reconcile() == ANNOUNCED_S
+    world.pods = pods
+    again_s = await world.reconcile()
+    assert again_s is not None
+    assert again_s < ANNOUNCED_S, "pods are there: their answers are waited for"
+    world.cluster.remove(ref_of(world.api))
+    assert await world.reconcile() == ANNOUNCED_S
+    assert world.condition("Ready") == ("False", "QueryAPINotFound")
 
 
 async def test_a_second_look_writes_nothing_though_its_own_status_moved_on() -> None:

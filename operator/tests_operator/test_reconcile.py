@@ -4,8 +4,10 @@ import itertools
 from typing import Any
 
 import pytest
+from tailrace_contract.resource import Kind as Custom
 from tailrace_operator.errors import ClusterError, Conflict, Forbidden, Invalid, Unavailable
 from tailrace_operator.manifest import (
+    API_KEY,
     DEPLOYMENT,
     DISRUPTION_BUDGET,
     NAMESPACE,
@@ -89,6 +91,22 @@ async def test_without_its_run_store_nothing_is_begun_and_what_runs_goes_on() ->
     world.cluster.written()
     await world.reconcile()
     assert world.cluster.written() == ["status QueryAPI retail/shop"]
+
+
+async def test_the_first_ready_pod_wakes_the_keys_and_no_later_one_does() -> None:
+    world = a_world()
+    desk = {"apiVersion": "tailrace.dev/v1alpha1", "kind": "ApiKey", "metadata": {"name": "desk", "namespace": "retail"}}
+    world.engine.deliver(API_KEY, "ADDED", world.cluster.outside({**desk, "spec": {"queryApiRef": {"name": "shop"}, "role": "support"}}))
+    await world.settle()
+    pending(world)
+    await world.reconcile()
+    assert pending(world) == []
+    world.roll()
+    await world.reconcile()
+    assert [key.kind for key in pending(world)] == [Custom.API_KEY]
+    world.acknowledge()
+    await world.reconcile()
+    assert pending(world) == []
 
 
 async def test_an_edit_is_applied_and_ready_only_when_acknowledged() -> None:

@@ -44,6 +44,12 @@ BLOCKED_S = 30.0
 WAITING_S = 10.0
 """Between two looks while pods are waited for. Their answers come sooner; this is for one that was lost."""
 
+ANNOUNCED_S = 300.0
+"""Between two looks while events tell of what is waited for: the QueryAPI, its roles, whom it admits, its first ready pod. This is for one that
+was lost, and long, or a thousand keys of APIs without pods would keep an API server busy."""
+
+ANNOUNCED = ("QueryAPINotFound", "RoleNotFound", NOT_ADMITTED)
+
 STATUS_TRIES = 3
 """Writes of a status that an edit of the spec may overtake before it is left to the next look."""
 
@@ -228,6 +234,11 @@ def _news(status: ApiKeyStatus, previous: ApiKeyStatus) -> list[tuple[str, str, 
     return news
 
 
+def _has_no_pod(status: ApiKeyStatus) -> bool:
+    """Whether there is nobody whose answer could be waited for."""
+    return (status.revoked_on or status.loaded_by or "0/0") == "0/0"
+
+
 def _again_s(key: ApiKey, texts: Texts, status: ApiKeyStatus, found: Sequence[Problem], now: datetime) -> float | None:
     """When to look again though nobody calls."""
     times = []
@@ -235,9 +246,9 @@ def _again_s(key: ApiKey, texts: Texts, status: ApiKeyStatus, found: Sequence[Pr
     if at is not None:
         times.append(min(LONGEST_S, max(0.1, (at - now).total_seconds())))
     if is_waiting(status):
-        times.append(WAITING_S)
-    if found:
-        times.append(MISSING_S if any(not each.is_stalled for each in found) else BLOCKED_S)
+        times.append(ANNOUNCED_S if _has_no_pod(status) else WAITING_S)
+    for each in found:
+        times.append(ANNOUNCED_S if each.reason in ANNOUNCED else BLOCKED_S if each.is_stalled else MISSING_S)
     if key.spec.key_from is not None:
         times.append(BROUGHT_S)
     return min(times, default=None)

@@ -164,7 +164,8 @@ class QueryAPIs:
         await self._say(live, status)
         for name in revoked.completed:
             await self._cluster.event(live, "KeyRevoked", f"ApiKey {name} was deleted: no pod serves it any more")
-        if namespaces != previous.namespaces:
+        # Keys that wait for a first pod look only now and then by themselves.
+        if namespaces != previous.namespaces or (_has_no_pod(previous) and not _has_no_pod(status)):
             self._engine.wake_keys(key.ref)
         for action in later:
             await self._elsewhere(writer, action, elsewhere_found)
@@ -287,6 +288,11 @@ class QueryAPIs:
                 is_its = any(each.get("namespace") == api.namespace for each in subjects)
                 if is_its and controller_uid(binding) is None and ref_of(binding).namespace != api.namespace:
                     await self._cluster.delete(ref_of(binding), uid_of(binding))
+
+
+def _has_no_pod(status: QueryAPIStatus) -> bool:
+    """Whether no pod was ready."""
+    return status.loaded_by is None or status.loaded_by.endswith("/0")
 
 
 def _is_hex(value: bytes) -> bool:
