@@ -34,9 +34,9 @@ def parser() -> Parser:
         )
         return made
 
-    def common(to: Parser, *, files: bool = True) -> None:
+    def common(to: Parser, *, files: bool = True, more: str = "") -> None:
         if files:
-            to.add_argument("-f", "--file", dest="files", metavar="PATH", type=Path, action="append", required=True, help=FILES)
+            to.add_argument("-f", "--file", dest="files", metavar="PATH", type=Path, action="append", required=True, help=FILES + more)
             to.add_argument("--api", metavar="[NAMESPACE/]NAME", type=grammar.ref, help="which QueryAPI, if the files have several")
         to.add_argument("--data", metavar="DIR", type=Path, default=Path(".tailrace"), help=DATA)
 
@@ -71,7 +71,7 @@ def parser() -> Parser:
         "Lists every fault at once, with file, line and fix: form, references, and whether each query compiles against its live\n"
         "database for each role. Exits 1 if there is one. Nothing is served or written.",
     )
-    common(check)
+    common(check, more="; - for standard input")
     check.add_argument("--offline", action="store_true", help="only what can be told without the databases")
     check.add_argument("--print-ddl", action="store_true", help="print the SQL that makes each connection's idempotencyTable")
     output(check)
@@ -82,7 +82,7 @@ def parser() -> Parser:
         "For each query and key: tables read, columns shown, masks, parameters that the key fixes, and how it is served.\n"
         "This is what was decided ahead of the first call, against the live databases.",
     )
-    common(explain)
+    common(explain, more="; - for standard input")
     explain.add_argument("--query", metavar="NAME", help="only this query")
     explain.add_argument("--key", metavar="[NAMESPACE/]NAME", type=grammar.ref, help="only this key")
     output(explain)

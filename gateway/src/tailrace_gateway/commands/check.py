@@ -5,6 +5,7 @@ Secrets of the documents are put there as in a real data directory; what the doc
 
 import argparse
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,9 +25,12 @@ from tailrace_gateway.compile.spec import ApiSpec
 from tailrace_gateway.console import Console
 from tailrace_gateway.control import choose, specified
 from tailrace_gateway.resources.files import FileSource
+from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES
 from tailrace_gateway.resources.references import references
 from tailrace_gateway.resources.state import Located, ResourceState
 from tailrace_gateway.resources.vault import Vault
+
+STANDARD_INPUT = Path("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +62,13 @@ class Checked:
 
 def main(given: argparse.Namespace, console: Console) -> int:
     """Prints the list; 1 when something is on it."""
-    if absent := [path for path in given.files if not path.exists()]:
+    if absent := [path for path in given.files if not path.exists() and path != STANDARD_INPUT]:
         for path in absent:
             console.note(f"tailrace check: there is no file or directory {path}")
         return EXIT_USAGE
     with tempfile.TemporaryDirectory(prefix="tailrace-check-") as folder:
         data = Path(folder)
-        state = read(given.files, given.data, data)
+        state = read(with_standard_input(given.files, data), given.data, data)
         if given.print_ddl:
             return _print_ddl(state, given.api, data, console)
         checked = check(state, data, given.api, Compiler(), None if given.offline else console)
@@ -75,6 +79,15 @@ def main(given: argparse.Namespace, console: Console) -> int:
     else:
         _print(checked, state, console)
     return 1 if checked.faults else 0
+
+
+def with_standard_input(files: Sequence[Path], folder: Path) -> list[Path]:
+    """The files; what stands on standard input for `-` (once) is put into `folder`, for it is read more than once."""
+    if STANDARD_INPUT not in files:
+        return list(files)
+    place = folder / "standard-input.yaml"
+    place.write_bytes(sys.stdin.buffer.read(SIZE_LIMIT_BYTES + 1))
+    return [place if path == STANDARD_INPUT else path for path in files]
 
 
 def read(files: Sequence[Path], mounted: Path, data: Path) -> ResourceState:

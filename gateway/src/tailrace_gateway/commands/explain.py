@@ -10,7 +10,7 @@ from tailrace_contract.duration import format_duration
 
 from tailrace_gateway import console as ink
 from tailrace_gateway.cli import EXIT_USAGE
-from tailrace_gateway.commands.check import check, read
+from tailrace_gateway.commands.check import STANDARD_INPUT, check, read, with_standard_input
 from tailrace_gateway.compile.compiler import Compiler
 from tailrace_gateway.console import Console
 from tailrace_gateway.explain import Admission, admissions
@@ -18,13 +18,13 @@ from tailrace_gateway.explain import Admission, admissions
 
 def main(given: argparse.Namespace, console: Console) -> int:
     """Prints the lineage; 1 when something can't be read or compiled at all."""
-    if absent := [path for path in given.files if not path.exists()]:
+    if absent := [path for path in given.files if not path.exists() and path != STANDARD_INPUT]:
         for path in absent:
             console.note(f"tailrace explain: there is no file or directory {path}")
         return EXIT_USAGE
     compiler = Compiler()
     with tempfile.TemporaryDirectory(prefix="tailrace-explain-") as folder:
-        state = read(given.files, given.data, Path(folder))
+        state = read(with_standard_input(given.files, Path(folder)), given.data, Path(folder))
         checked = check(state, Path(folder), given.api, compiler, console)
         for located in state.findings:
             console.note(f"{located.where}: {located.finding.message} ({located.finding.hint})")
@@ -37,7 +37,7 @@ def main(given: argparse.Namespace, console: Console) -> int:
     if console.json:
         console.value([asdict(admission) for admission in found])
     else:
-        _print(found, console)
+        show(found, console)
     if not found:
         console.note(_why_none(given.query, [query.name for spec, _ in checked.compiled.values() for query in spec.queries]))
     return 1 if state.findings or not found else 0
@@ -50,7 +50,8 @@ def _why_none(wanted: str | None, queries: list[str]) -> str:
     return f"there is no query {wanted}: " + (f"did you mean {near[0]}?" if near else f"its names are {', '.join(queries[:20]) or 'none'}")
 
 
-def _print(found: list[Admission], console: Console) -> None:
+def show(found: list[Admission], console: Console) -> None:
+    """Prints the lineage for people."""
     last = ""
     for admission in found:
         if admission.query != last:

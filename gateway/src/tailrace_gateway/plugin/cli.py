@@ -54,6 +54,19 @@ def parser() -> Parser:
     cluster(status, everywhere=True)
     output(status)
 
+    explain = command(
+        "explain",
+        "show who sees what, and why",
+        "For each query and role: tables read, columns shown, masks, parameters that keys fix, and how it is served. Compiled at this moment\n"
+        "in a gateway's container, which alone reaches the databases, from the objects that stand in the cluster.\n"
+        "Rights: get and list of the resources, list of pods, pods/exec (role edit); get of ConfigMaps that queries are in.",
+    )
+    explain.add_argument("query", metavar="QUERY", nargs="?", help="only this query")
+    explain.add_argument("--role", metavar="NAME", help="only this role")
+    api(explain)
+    cluster(explain)
+    output(explain)
+
     diff = command(
         "diff",
         "what an apply would change for callers",
@@ -155,6 +168,10 @@ def _command(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> i
             from tailrace_gateway.plugin import call
 
             return call.main(given, console, kubectl)
+        case "explain":
+            from tailrace_gateway.plugin import explain
+
+            return explain.main(given, console, kubectl)
         case "diff":
             from tailrace_gateway.plugin import difference
 
