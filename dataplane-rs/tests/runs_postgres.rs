@@ -35,7 +35,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 fn recover(data: &Path, url: &Path) -> Arc<Observer> {
     let spool = reopen(data);
     let (shipper, observer) = ship(&spool, Destination::Postgres(url.to_owned()), ShipSettings::default());
-    let left = shipper.drain(Duration::from_secs(300));
+    let left = shipper.drain(Duration::from_secs(rounds(300, 3_000)));
     assert_eq!((left.runs, left.segments), (0, 0));
     observer
 }

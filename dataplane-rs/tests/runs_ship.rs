@@ -23,7 +23,7 @@ fn start(data: &Path, spool: &Arc<Spool>, settings: ShipSettings) -> (Shipper, A
 fn recover(data: &Path) -> Arc<Observer> {
     let spool = reopen(data);
     let (shipper, observer) = start(data, &spool, ShipSettings::default());
-    let left = shipper.drain(Duration::from_secs(300));
+    let left = shipper.drain(Duration::from_secs(rounds(300, 3_000)));
     assert_eq!((left.runs, left.segments), (0, 0));
     observer
 }
