@@ -70,7 +70,7 @@ test: venv ## Every test that needs no cluster
 	pytest
 
 E2E ?=
-e2e: venv ## What a user sees on a real cluster: KUBECONFIG's, or the testbed beside this clone (KEEP=1 keeps it up; E2E="-k quickstart")
+e2e: venv ## What a user sees on a real cluster: KUBECONFIG's, or the testbed beside this clone (KEEP=1 keeps it up; LONG=1 has every change under load; E2E="-k quickstart")
 	@exec e2e/run $(E2E)
 
 # Coverage without a sanitizer needs no nightly toolchain, only permission to pass its flags.

@@ -9,6 +9,9 @@ import pytest
 from tailrace_e2e import testbed
 from tailrace_e2e.installation import CRDS, NAMESPACE, OPERATOR, Installation, moment
 from tailrace_e2e.kubectl import Kubectl, kept
+from tailrace_e2e.load import LONG, Loader
+from tailrace_e2e.loaded import Loaded, queries
+from tailrace_e2e.shop import Shop
 from tailrace_e2e.testbed import Bed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,3 +109,23 @@ def installation(cluster: Kubectl) -> Iterator[Installation]:
     yield found
     if not kept():
         found.uninstall()
+
+
+@pytest.fixture(scope="module", params=[2, 1] if LONG else [2], ids=lambda pods: f"{pods} pods")
+def loaded(
+    request: pytest.FixtureRequest, cluster: Kubectl, installation: Installation, bed: Bed, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Loaded]:
+    """A shop in a namespace of its own, and a key."""
+    name = f"e2e-load-{secrets.token_hex(3)}"
+    cluster("create", "namespace", name)
+    shop = Shop(Kubectl(name))
+    shop.install(ROOT, replicas=request.param, queries=queries(ROOT))
+    shop.key("desk")
+    shop.ready("desk")
+    loader = Loader(bed, tmp_path_factory.mktemp("load"), shop.space.get("service", "shop")["spec"]["clusterIP"])
+    found = Loaded(shop, loader, shop.text("desk"), request.param, ROOT)
+    # Who comes first makes the run store's tables.
+    loader.call(found.text)
+    yield found
+    if not kept():
+        cluster("delete", "namespace", name, "--wait=false")

@@ -1,5 +1,5 @@
-//! The loop: one thread, one epoll; sends what is due, reads what came, judges it. Always ends: by `--duration`, `--calls` and grace.
-//! May reject: nothing after its start. IO: sockets, the clock, the log of run ids, /proc at the two ends of the counted part.
+//! The loop: one thread, one epoll; sends what is due, reads what came, judges it. Always ends: by `--duration`, `--calls`, `--until` and grace.
+//! May reject: nothing after its start. IO: sockets, the clock, the log of run ids, whether one file is there, /proc at the two ends of the counted part.
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
@@ -20,6 +20,8 @@ use crate::template::{Mix, Verdict};
 const SWEEP_NS: u64 = 10_000_000;
 /// The trees of watched processes are walked this long before the counted part, because a walk takes ms.
 const WALK_NS: u64 = 50_000_000;
+/// Whether the file of `--until` is there is looked up this often.
+const UNTIL_NS: u64 = 50_000_000;
 /// Per read; behind it room for an unfinished head.
 const READ: usize = 256 << 10;
 
@@ -174,7 +176,7 @@ impl Driver<'_> {
         let mut trees: Option<Vec<Vec<u32>>> = None;
         let mut before: Option<(Vec<cpu::Sample>, u64)> = None;
         let mut events: Vec<epoll::Event> = Vec::with_capacity(512);
-        let mut swept = 0;
+        let (mut swept, mut looked, mut is_over) = (0, 0, false);
         self.start = Instant::now();
         loop {
             let now = self.now();
@@ -185,7 +187,13 @@ impl Driver<'_> {
                 let samples = trees.iter().flatten().map(|tree| cpu::sample_of(tree)).collect();
                 before = Some((samples, cpu::own()));
             }
-            if self.issuing && (now >= self.end_ns || self.issued >= self.load.calls) {
+            if let Some(path) = &self.load.until
+                && now >= looked + UNTIL_NS
+            {
+                looked = now;
+                is_over = path.exists();
+            }
+            if self.issuing && (is_over || now >= self.end_ns || self.issued >= self.load.calls) {
                 self.issuing = false;
                 self.end_ns = now.min(self.end_ns);
                 self.undelivered();

@@ -103,6 +103,9 @@ pub struct Arguments {
     /// End after so many calls, if that comes before --duration
     #[arg(long)]
     calls: Option<u64>,
+    /// End as soon as this file is there, if that comes before --duration
+    #[arg(long)]
+    until: Option<PathBuf>,
     /// A call without its answer for so long is an error and closes its connection
     #[arg(long, default_value = "10s", value_parser = duration)]
     timeout: Duration,
@@ -195,6 +198,8 @@ pub struct Load {
     pub warm_up: Duration,
     /// Upper bound of calls.
     pub calls: u64,
+    /// File whose appearance is the end.
+    pub until: Option<PathBuf>,
     /// Per call.
     pub timeout: Duration,
     /// At the end.
@@ -342,6 +347,7 @@ impl Arguments {
             duration: self.duration,
             warm_up: self.warm_up,
             calls: self.calls.unwrap_or(u64::MAX),
+            until: self.until,
             timeout: self.timeout,
             grace: self.grace,
             run_ids: self.run_ids,

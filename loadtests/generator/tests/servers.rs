@@ -225,3 +225,20 @@ fn the_warm_up_does_not_count_but_its_ids_do() {
     let report = run(port, &with(&["--rate", "500", "--duration", "600ms", "--warm-up", "300ms"]));
     assert!((140..=160).contains(&report.stats.offered) && report.run_ids >= 290, "{} {}", report.stats.offered, report.run_ids);
 }
+
+#[test]
+fn a_file_that_appears_ends_the_load_without_losing_a_call() {
+    let path = std::env::temp_dir().join(format!("tailrace-generator-until-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let seen = path.clone();
+    let port = serve(move |stream, request, number| {
+        if number == 20 {
+            std::fs::write(&seen, "").unwrap();
+        }
+        good(stream, request, number)
+    });
+    let report = run(port, &with(&["--rate", "200", "--until", path.to_str().unwrap(), "--duration", "10m"]));
+    std::fs::remove_file(&path).unwrap();
+    assert!(report.stats.answered >= 20, "it went on until the file was there");
+    assert_eq!((report.stats.right, report.lost), (report.stats.answered, 0));
+}
