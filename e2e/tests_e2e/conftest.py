@@ -86,7 +86,7 @@ def space(cluster: Kubectl) -> Iterator[Kubectl]:
     cluster("create", "namespace", name)
     yield Kubectl(name)
     if not kept():
-        cluster("delete", "namespace", name, "--wait=false")
+        cluster.delete("namespace", name, "--wait=false")  # A test may have deleted it.
 
 
 @pytest.fixture(scope="session")

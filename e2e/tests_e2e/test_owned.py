@@ -105,8 +105,11 @@ def test_queries_of_a_config_map(shop: Shop) -> None:
 
     def is_whole() -> bool:
         api = shop.space.get("qapi", "shop")
-        return bool(condition(api, "Ready")["status"] == "True" and condition(api, "Ready")["observedGeneration"] == api["metadata"]["generation"]
-                    and api["status"]["queries"]["served"] == 7)  # fmt: skip
+        ready = condition(api, "Ready")
+        assert ready["observedGeneration"] == api["metadata"]["generation"], api["status"]
+        assert ready["status"] == "True", api["status"]
+        assert api["status"]["queries"]["served"] == 7, api["status"]
+        return True
 
     eventually("the seventh query is served", is_whole, within_s=240)
     shop.key("desk")

@@ -41,30 +41,37 @@ class Bed:
 
     def requests(self, since: str = "") -> Iterator[Request]:
         """What the API server was asked and had answered, in order, from the moment `since` (RFC 3339, UTC) on."""
-        with (self.run / "log" / "audit.log").open() as file:
-            for line in file:
-                try:
-                    event = json.loads(line)
-                except ValueError:
-                    continue  # The last line may be half written.
-                if event["requestReceivedTimestamp"] < since:
-                    continue
-                target = event.get("objectRef", {})
-                resource = target.get("resource", "")
-                if target.get("subresource"):
-                    resource += f"/{target['subresource']}"
-                yield Request(
-                    user=event["user"].get("username", ""),
-                    verb=event["verb"],
-                    group=target.get("apiGroup", ""),
-                    resource=resource,
-                    namespace=target.get("namespace", ""),
-                    name=target.get("name", ""),
-                    code=event.get("responseStatus", {}).get("code", 0),
-                    is_allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") != "forbid",
-                    at=event["requestReceivedTimestamp"],
-                    agent=event.get("userAgent", ""),
-                )
+        log = self.run / "log"
+        # What was rotated away is called audit-TIME.log.
+        for part in (*sorted(log.glob("audit-*.log")), log / "audit.log"):
+            yield from _read(part, since)
+
+
+def _read(log: Path, since: str) -> Iterator[Request]:
+    with log.open() as file:
+        for line in file:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # The last line may be half written.
+            if event["requestReceivedTimestamp"] < since:
+                continue
+            target = event.get("objectRef", {})
+            resource = target.get("resource", "")
+            if target.get("subresource"):
+                resource += f"/{target['subresource']}"
+            yield Request(
+                user=event["user"].get("username", ""),
+                verb=event["verb"],
+                group=target.get("apiGroup", ""),
+                resource=resource,
+                namespace=target.get("namespace", ""),
+                name=target.get("name", ""),
+                code=event.get("responseStatus", {}).get("code", 0),
+                is_allowed=event.get("annotations", {}).get("authorization.k8s.io/decision") != "forbid",
+                at=event["requestReceivedTimestamp"],
+                agent=event.get("userAgent", ""),
+            )
 
 
 def found() -> Bed | None:
