@@ -1,5 +1,7 @@
 """Differences between states: nobody gains anything without a word, and nothing breaks silently."""
 
+import json
+
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tailrace_contract.apikey import ApiKey
@@ -163,3 +165,58 @@ def test_a_suspended_key_loses_and_a_resumed_one_gains(found: ResourceState, dat
     on, off = with_suspended(False), with_suspended(True)
     assert Change(Effect.BREAKS, f"key {ref}", "is not in force any more", (str(ref),)) in differences(on, off)
     assert any(change.effect is Effect.WIDENS and change.subject == f"key {ref}" for change in differences(off, on))
+
+
+LABELS = st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from(["1", "2"]), min_size=1, max_size=2)
+ENTRIES = st.lists(
+    st.fixed_dictionaries(
+        {"namespaces": st.fixed_dictionaries({"matchLabels": LABELS}), "roles": st.lists(st.sampled_from(["r", "s"]), min_size=1, max_size=2, unique=True)},
+        optional={"bind": st.dictionaries(st.sampled_from(["p", "q"]), st.sampled_from(["a", "b"]).map(lambda label: {"namespaceLabel": label}), max_size=2)},
+    ),
+    max_size=3,
+)  # fmt: skip
+
+
+def admitting(entries: list[dict[str, object]]) -> ResourceState:
+    """A state whose API admits keys by these entries."""
+    empty = state([{"name": "aa", "connection": "db", "sql": "SELECT 1 AS x"}], [{"name": "r", "queries": ["*"]}], {})
+    (held,) = (each for each in empty.held.values() if isinstance(each.resource, QueryAPI))
+    document = held.resource.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    document["spec"]["allowKeysFrom"] = entries
+    api = QueryAPI.model_validate_json(json.dumps(document))
+    return ResourceState({f"QueryAPI {api.ref}": Held(api, Origin(""))})
+
+
+def admits(entries: list[dict[str, object]], labels: dict[str, str], role: str, fixed: frozenset[tuple[str, str]]) -> bool:
+    """Whether a key of a namespace with these labels may have a role with at most these parameters fixed by these labels."""
+    return any(
+        role in entry["roles"]
+        and entry["namespaces"]["matchLabels"].items() <= labels.items()
+        and {(name, source["namespaceLabel"]) for name, source in entry.get("bind", {}).items()} <= fixed
+        for entry in entries
+    )
+
+
+@given(
+    ENTRIES,
+    ENTRIES,
+    LABELS,
+    st.sampled_from(["r", "s"]),
+    st.frozensets(st.tuples(st.sampled_from(["p", "q"]), st.sampled_from(["a", "b"]))),
+)
+def test_no_namespace_is_let_in_or_out_without_a_word(old, new, labels, role, fixed) -> None:
+    effects = {change.effect for change in differences(admitting(old), admitting(new))}
+    before, after = admits(old, labels, role, fixed), admits(new, labels, role, fixed)
+    assert Effect.WIDENS in effects or not after or before
+    assert Effect.BREAKS in effects or not before or after
+
+
+def test_an_entry_that_is_as_wide_as_before_is_no_change() -> None:
+    entry = {"namespaces": {"matchLabels": {"a": "1"}}, "roles": ["r", "s"], "bind": {"p": {"namespaceLabel": "b"}}}
+    split = [{**entry, "roles": ["s"]}, {**entry, "roles": ["r"]}]
+    assert differences(admitting([entry]), admitting(split)) == []
+    (change,) = differences(admitting([entry]), admitting([{**entry, "roles": ["r"]}]))
+    assert (change.effect, change.message) == (
+        Effect.BREAKS,
+        "allowKeysFrom: no longer that keys of namespaces with a=1 may have role s, with p fixed",
+    )

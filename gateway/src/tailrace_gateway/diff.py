@@ -83,6 +83,7 @@ def _api(ref: Ref, old: ResourceState, new: ResourceState) -> Iterator[Change]:
         yield Change(Effect.BREAKS, f"API {ref}", "is gone", tuple(sorted(map(str, keys_before))))
         return
     yield from _http(ref, before, after, keys_before)
+    yield from _elsewhere(ref, before, after)
     roles_before = {role.name: role for role in before.spec.roles}
     roles_after = {role.name: role for role in after.spec.roles}
     for name in sorted(roles_before.keys() | roles_after.keys()):
@@ -117,6 +118,47 @@ def _http(ref: Ref, before: QueryAPI, after: QueryAPI, keys: dict[Ref, ApiKey]) 
         was = next((each for each in before.spec.connections if each.name == connection.name), None)
         if was is not None and (was.url_from, was.session) != (connection.url_from, connection.session):
             yield Change(Effect.CHANGES, f"connection {connection.name}", "its URL or session settings are others", who)
+
+
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    """One role that keys of other namespaces may have: which labels these namespaces need, and which parameters are fixed by which label."""
+
+    labels: frozenset[tuple[str, str]]
+    role: str
+    bind: frozenset[tuple[str, str]]
+
+    def gives(self, other: "_Admission") -> bool:
+        """Whether whoever is admitted by the other is admitted by this one, with no more fixed."""
+        return self.role == other.role and self.labels <= other.labels and self.bind <= other.bind
+
+    def __str__(self) -> str:
+        fixed = f", with {' and '.join(sorted(name for name, _ in self.bind))} fixed" if self.bind else ""
+        return (
+            f"keys of namespaces with {', '.join(f'{key}={value}' for key, value in sorted(self.labels))} may have role {self.role}{fixed}"
+        )
+
+
+def _admissions(api: QueryAPI) -> set[_Admission]:
+    return {
+        _Admission(
+            frozenset(entry.namespaces.match_labels.items()),
+            role,
+            frozenset((name, source.namespace_label) for name, source in entry.bind.items()),
+        )
+        for entry in api.spec.allow_keys_from
+        for role in entry.roles
+    }
+
+
+def _elsewhere(ref: Ref, before: QueryAPI, after: QueryAPI) -> Iterator[Change]:
+    old, new, subject = _admissions(before), _admissions(after), f"API {ref}"
+    for each in sorted(new, key=str):
+        if not any(known.gives(each) for known in old):
+            yield Change(Effect.WIDENS, subject, f"allowKeysFrom: {each}")
+    for each in sorted(old, key=str):
+        if not any(known.gives(each) for known in new):
+            yield Change(Effect.BREAKS, subject, f"allowKeysFrom: no longer that {each}")
 
 
 def _role(name: str, before: QueryAPI, after: QueryAPI, old: Role, new: Role, who: tuple[str, ...]) -> Iterator[Change]:
