@@ -180,8 +180,7 @@ impl Wire {
             // A socket with a timeout is not restarted after a signal (signal(7)): that is no end of the connection.
             match self.socket.read(&mut chunk) {
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => break 0,
-                read => break read.expect("the client's socket"),
+                read => break read.unwrap_or(0),
             }
         };
         self.input.extend_from_slice(&chunk[..n]);
