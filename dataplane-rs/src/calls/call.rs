@@ -1,5 +1,5 @@
 //! One call under way: who asks what, in which form, until when. Boxes are reused, so that a call allocates nothing.
-use crate::engine::postgres::lane::Question;
+use crate::engine::shared::Question;
 use crate::http::response::Form;
 use crate::observe::meter::Slot;
 use crate::plan::snapshot::{ColumnPlan, StatementPlan};

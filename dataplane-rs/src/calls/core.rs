@@ -8,6 +8,7 @@ use crate::auth::address;
 use crate::codes::Code;
 use crate::config::Limits;
 use crate::engine::postgres::{self, Access, ConnectError};
+use crate::engine::shared::Session;
 use crate::engine::{Ask, Event};
 use crate::http::client::Body;
 use crate::http::head::{self, Credential, Field, Head, Method};
@@ -399,5 +400,5 @@ async fn open(backend: &Backend, replaces: bool) -> Result<Link, LaneError> {
     };
     let target = backend.lane_source.read().map_err(ConnectError::from)?;
     let deadline = tokio::time::Instant::now() + CONNECT;
-    Ok(Link { connection: postgres::connect(&target, Access::ReadOnly, deadline).await?, permit })
+    Ok(Link { session: Session::Postgres(postgres::connect(&target, Access::ReadOnly, deadline).await?), permit })
 }

@@ -4,7 +4,7 @@ use super::call::{Call, Ticket};
 use super::clock::Clock;
 use crate::codes::{Code, Fault};
 use crate::encode::{self, Malformed, cursor::Subject, problem};
-use crate::engine::postgres::lane;
+use crate::engine::shared;
 use crate::http::compress;
 use crate::http::negotiate::Coding;
 use crate::http::output::Output;
@@ -46,8 +46,8 @@ pub trait Rows<'a> {
 pub struct LaneRows<'a, I: Iterator<Item = &'a [u8]>>(I, u64);
 
 /// Rows of the shared lane.
-pub fn lane_rows(rows: lane::Rows<'_>) -> LaneRows<'_, impl Iterator<Item = &[u8]>> {
-    LaneRows(rows.iter(), rows.count.into())
+pub fn lane_rows(rows: shared::Rows<'_>) -> LaneRows<'_, impl Iterator<Item = &[u8]>> {
+    LaneRows(rows.iter(), rows.count())
 }
 
 impl<'a, I: Iterator<Item = &'a [u8]>> Rows<'a> for LaneRows<'a, I> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub mod postgres;
+pub mod shared;
 pub mod sqlite;
 
 /// First byte of a SQLite value in DataRow form.

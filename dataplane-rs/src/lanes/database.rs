@@ -9,8 +9,8 @@ use super::standing::SLOW_US;
 use crate::calls::call::Call;
 use crate::calls::desk::{Cost, Outputs};
 use crate::codes::Code;
-use crate::engine::postgres::lane::Broken;
 use crate::engine::postgres::reason;
+use crate::engine::shared::Broken;
 use crate::plan::backend::Backend;
 use bytes::Buf;
 use std::io::ErrorKind;
@@ -93,7 +93,7 @@ impl Database {
 
     /// There is a lane, or was until just now: calls may be queued.
     pub fn ready(&self) -> bool {
-        self.down.is_some() || self.lanes.iter().any(|lane| lane.connection.is_some())
+        self.down.is_some() || self.lanes.iter().any(|lane| lane.session.is_some())
     }
 
     /// No lane for so long that waiting is in vain.
@@ -108,7 +108,7 @@ impl Database {
 
     /// Lanes that are connected.
     pub fn connected(&self) -> usize {
-        self.lanes.iter().filter(|lane| lane.connection.is_some()).count()
+        self.lanes.iter().filter(|lane| lane.session.is_some()).count()
     }
 
     /// Takes a call in, or gives it back when too many wait.
@@ -124,15 +124,15 @@ impl Database {
     pub fn wanted(&mut self, now: Instant, wanted: &mut Vec<(usize, bool)>) {
         let waited = self.overdue(now);
         let full = self.queue.len() >= LARGEST_FLUSH;
-        let any = self.lanes.iter().any(|lane| lane.connection.is_some() || lane.connecting);
-        let all_busy = self.lanes.iter().filter(|lane| lane.connection.is_some()).all(|lane| !lane.pipeline.idle());
+        let any = self.lanes.iter().any(|lane| lane.session.is_some() || lane.connecting);
+        let all_busy = self.lanes.iter().filter(|lane| lane.session.is_some()).all(|lane| !lane.pipeline.idle());
         let connecting = self.lanes.iter().any(|lane| lane.connecting);
         let more = !any || (all_busy && (full || waited) && !self.queue.is_empty() && !connecting);
         let mut room = usize::from(more && !self.retired);
         for (at, lane) in self.lanes.iter_mut().enumerate() {
-            let again = lane.connection.is_none() && lane.attempts > 0;
-            let first = lane.connection.is_none() && room > 0;
-            let replace = lane.connection.is_some() && lane.successor.is_none() && now >= lane.expires;
+            let again = lane.session.is_none() && lane.attempts > 0;
+            let first = lane.session.is_none() && room > 0;
+            let replace = lane.session.is_some() && lane.successor.is_none() && now >= lane.expires;
             if !lane.connecting && now >= lane.retry && !self.retired && (again || first || replace) {
                 room = room.saturating_sub(usize::from(first));
                 lane.connecting = true;
@@ -144,7 +144,7 @@ impl Database {
     /// The mounted files changed: connections are replaced, one after the other as they are idle.
     pub fn renew(&mut self, generation: u64, now: Instant) {
         for lane in &mut self.lanes {
-            if lane.connection.as_ref().is_some_and(|connection| connection.generation != generation) {
+            if lane.session.as_ref().is_some_and(|session| session.generation() != generation) {
                 lane.expires = lane.expires.min(now);
             }
         }
@@ -159,7 +159,7 @@ impl Database {
             Ok(link) => {
                 self.backend.reach.worked();
                 lane.attempts = 0;
-                if lane.connection.is_some() {
+                if lane.session.is_some() {
                     lane.successor = Some(link);
                 } else {
                     lane.take(link, now);
@@ -170,10 +170,10 @@ impl Database {
                 lane.attempts += 1;
                 let back_off = BACK_OFF.0.saturating_mul(1 << lane.attempts.min(10)).min(BACK_OFF.1);
                 lane.retry = now + back_off.mul_f64(rand::random_range(0.5..1.0));
-                if lane.connection.is_some() {
+                if lane.session.is_some() {
                     return; // the old one serves on
                 }
-                if error == LaneError::NoRoom && self.lanes.iter().all(|lane| lane.connection.is_none()) {
+                if error == LaneError::NoRoom && self.lanes.iter().all(|lane| lane.session.is_none()) {
                     // There are connections, only not for lanes: calls go by the exclusive lane.
                     (self.down, self.refused) = (None, false);
                     hands.escaped.extend(std::iter::from_fn(|| self.queue.pop()));
@@ -181,7 +181,7 @@ impl Database {
                 }
                 self.refused = true;
                 if let LaneError::Connect(error) = &error
-                    && self.lanes.iter().all(|lane| lane.connection.is_none())
+                    && self.lanes.iter().all(|lane| lane.session.is_none())
                 {
                     self.backend.reach.failed(reason(error));
                 }
@@ -208,11 +208,11 @@ impl Database {
     fn receive_lane<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
         let Self { backend, lanes, queue, round_trip, call_ns, .. } = self;
         let Some(lane) = lanes.get_mut(at) else { return };
-        let Some(connection) = &mut lane.connection else { return };
+        let Some(session) = &mut lane.session else { return };
         let now = hands.desk.clock.now;
         let mut broken = None;
-        while let Poll::Ready(ready) = connection.transport.poll_read_ready(cx) {
-            let read = ready.and_then(|()| connection.transport.try_read(hands.scratch));
+        while let Poll::Ready(ready) = session.transport().poll_read_ready(cx) {
+            let read = ready.and_then(|()| session.transport().try_read(hands.scratch));
             let count = match read {
                 Ok(0) => {
                     broken = Some(Broken::Closing);
@@ -263,13 +263,13 @@ impl Database {
         let now = hands.desk.clock.now;
         let mut pipeline = std::mem::take(&mut lane.pipeline);
         pipeline.abandon(why, &mut |call, answer| answered(call, answer, queue, hands));
-        (lane.connection, lane.permit, lane.size) = (None, None, 0);
+        (lane.session, lane.permit, lane.size) = (None, None, 0);
         if let Some(successor) = lane.successor.take() {
             return lane.take(successor, now);
         }
         // At once: after a restart the server may be back already.
         (lane.attempts, lane.retry) = (lane.attempts.max(1), now);
-        if self.lanes.iter().all(|lane| lane.connection.is_none()) {
+        if self.lanes.iter().all(|lane| lane.session.is_none()) {
             self.down.get_or_insert(now);
         }
     }
@@ -282,14 +282,14 @@ impl Database {
     pub fn dispatch<O: Outputs>(&mut self, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
         let now = hands.desk.clock.now;
         let most = (FLUSH_TIME.as_nanos() as u64 / self.call_ns.max(1)).clamp(SMALLEST_FLUSH as u64, LARGEST_FLUSH as u64) as usize;
-        let mut busy = self.lanes.iter().any(|lane| lane.connection.is_some() && !lane.pipeline.idle());
+        let mut busy = self.lanes.iter().any(|lane| lane.session.is_some() && !lane.pipeline.idle());
         for at in 0..self.lanes.len() {
             if self.queue.is_empty() {
                 break;
             }
             let overdue = self.overdue(now);
             let Some(lane) = self.lanes.get_mut(at) else { break };
-            if lane.connection.is_none() || !lane.pipeline.idle() || (busy && !overdue && self.queue.len() < most) {
+            if lane.session.is_none() || !lane.pipeline.idle() || (busy && !overdue && self.queue.len() < most) {
                 continue;
             }
             let mut size = 0;
@@ -321,8 +321,8 @@ impl Database {
 
     fn send<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
         let Some(lane) = self.lanes.get_mut(at) else { return };
-        let Some(connection) = &mut lane.connection else { return };
-        let transport = &mut connection.transport;
+        let Some(session) = &mut lane.session else { return };
+        let transport = session.transport();
         let out = lane.pipeline.out();
         loop {
             let sent = if out.is_empty() { transport.try_flush().map(|_| 0) } else { transport.try_write(out) };
@@ -356,7 +356,7 @@ impl Database {
         let timeout = self.backend.lane_timeout;
         for at in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get_mut(at) else { break };
-            for (call, told) in lane.pipeline.calls() {
+            lane.pipeline.calls(|call, told| {
                 if call.deadline <= now && !*told {
                     *told = true;
                     let mut stays = hands.desk.call();
@@ -367,7 +367,7 @@ impl Database {
                     let output = hands.outputs.find(call.ticket);
                     hands.desk.refuse(call, Code::QueryTimeout, cost, output);
                 }
-            }
+            });
             if !lane.pipeline.idle() && now.saturating_duration_since(lane.heard) > timeout + SILENCE {
                 self.broke(at, Broken::Closing, hands);
             }

@@ -6,7 +6,7 @@ use crate::calls::call::Call;
 use crate::calls::desk::{Cost, Desk, Outputs, lane_rows};
 use crate::codes::Code;
 use crate::engine::Failure;
-use crate::engine::postgres::lane::{Answer, Pipeline};
+use crate::engine::shared::{Answer, Protocol};
 use crate::observe::{Observation, Observer};
 use std::sync::Arc;
 use std::time::Instant;
@@ -102,9 +102,9 @@ pub(super) fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queu
 }
 
 /// A flush brought nothing for long: its only query moves out; of several, those that are always near.
-pub(super) fn suspect(pipeline: &mut Pipeline<Box<Call>>, standings: &mut [Standing], observer: &Observer) {
-    let mut slots: Vec<(u32, Arc<str>)> =
-        pipeline.calls().filter_map(|(call, _)| call.query().map(|query| (query.slot, query.name.clone()))).collect();
+pub(super) fn suspect(pipeline: &mut Protocol<Box<Call>>, standings: &mut [Standing], observer: &Observer) {
+    let mut slots: Vec<(u32, Arc<str>)> = Vec::new();
+    pipeline.calls(|call, _| slots.extend(call.query().map(|query| (query.slot, query.name.clone()))));
     slots.sort_unstable();
     slots.dedup();
     let alone = slots.len() == 1;

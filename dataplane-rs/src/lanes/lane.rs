@@ -1,7 +1,7 @@
 //! One lane: a connection, the calls under way on it, and when it is to be replaced. IO: none of its own.
 use crate::calls::call::Call;
-use crate::engine::postgres::lane::Pipeline;
-use crate::engine::postgres::{ConnectError, Connection, Permit};
+use crate::engine::postgres::{ConnectError, Permit};
+use crate::engine::shared::{Protocol, Session};
 use std::time::{Duration, Instant};
 
 /// A connection is replaced after so long (± 20 %).
@@ -21,7 +21,7 @@ pub enum LaneError {
 #[derive(Debug)]
 pub struct Link {
     /// Read-only, with the lane's timeout.
-    pub connection: Connection,
+    pub session: Session,
     /// Freed with it.
     pub permit: Permit,
 }
@@ -30,11 +30,11 @@ pub struct Link {
 #[derive(Debug)]
 pub struct Lane {
     /// None: not connected.
-    pub connection: Option<Connection>,
-    /// The room that `connection` takes.
+    pub session: Option<Session>,
+    /// The room that `session` takes.
     pub permit: Option<Permit>,
     /// What was sent and not yet answered.
-    pub pipeline: Pipeline<Box<Call>>,
+    pub pipeline: Protocol<Box<Call>>,
     /// A connection that replaces this one when it is idle.
     pub successor: Option<Link>,
     /// An attempt is under way.
@@ -57,9 +57,9 @@ impl Lane {
     /// Not connected yet.
     pub fn new(now: Instant) -> Self {
         Self {
-            connection: None,
+            session: None,
             permit: None,
-            pipeline: Pipeline::default(),
+            pipeline: Protocol::default(),
             successor: None,
             connecting: false,
             attempts: 0,
@@ -73,8 +73,8 @@ impl Lane {
 
     /// Starts anew on a fresh connection.
     pub fn take(&mut self, link: Link, now: Instant) {
-        (self.connection, self.permit) = (Some(link.connection), Some(link.permit));
-        self.pipeline = Pipeline::default();
+        self.pipeline = Protocol::of(&link.session);
+        (self.session, self.permit) = (Some(link.session), Some(link.permit));
         self.expires = now + LIFETIME.mul_f64(rand::random_range(0.8..1.2));
         self.heard = now;
     }

@@ -7,88 +7,10 @@
 use super::frontend;
 use super::wire::{self, Frame, ServerError};
 use crate::engine::Failure;
-use crate::plan::snapshot::{ColumnPlan, StatementPlan};
+use crate::engine::shared::{Answer, Broken, LARGEST, Place, Question, Rows};
 use crate::plan::tables::Variant;
 use bytes::{Buf, BytesMut};
 use std::collections::VecDeque;
-
-/// One caller's answer held in memory at most, bytes. Queries with such answers don't belong here.
-const LARGEST: usize = 4 << 20;
-
-/// What a lane needs to know of a call.
-pub trait Question {
-    /// The query's slot and version: what its prepared statement is known by.
-    fn identity(&self) -> (u32, u64);
-    /// Which of the query's statements.
-    fn variant(&self) -> Variant;
-    /// Its text.
-    fn statement(&self) -> &StatementPlan;
-    /// What its Prepare must describe.
-    fn columns(&self) -> &[ColumnPlan];
-    /// One value per place: i32 length (big endian, -1 NULL), then text.
-    fn values(&self) -> &[u8];
-    /// Rows after which to stop; 0: all.
-    fn limit(&self) -> u32;
-}
-
-/// What becomes of one call.
-#[derive(Debug)]
-pub enum Answer<'a> {
-    /// All its rows.
-    Rows(Rows<'a>),
-    /// It alone failed.
-    Failed(Failure),
-    /// `statement_timeout`: it doesn't belong here; it may be asked on the exclusive lane.
-    Slow,
-    /// It was sent and no answer came, through no fault of its own; it may be asked once more.
-    Again,
-}
-
-/// DataRow messages as they came.
-#[derive(Clone, Copy, Debug)]
-pub struct Rows<'a> {
-    messages: &'a [u8],
-    /// How many.
-    pub count: u32,
-}
-
-impl<'a> Rows<'a> {
-    /// No row.
-    pub const NONE: Rows<'static> = Rows { messages: &[], count: 0 };
-
-    /// Bytes of all messages.
-    pub fn size(&self) -> usize {
-        self.messages.len()
-    }
-
-    /// Each row in DataRow form.
-    pub fn iter(self) -> impl Iterator<Item = &'a [u8]> {
-        let mut rest = self.messages;
-        std::iter::from_fn(move || {
-            loop {
-                let frame = wire::frame(rest, usize::MAX).ok().flatten()?;
-                rest = rest.get(frame.size()..)?;
-                if frame.tag == b'D' {
-                    return frame.body.get(2..);
-                }
-            }
-        })
-    }
-}
-
-/// The connection can't be used any more.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Broken {
-    /// Not PostgreSQL's protocol, or an answer to nothing.
-    #[error("the server sent what cannot be read")]
-    Protocol,
-    /// The first call in flight has an answer that is too large.
-    #[error("an answer was too large")]
-    TooLarge,
-    /// The server said that it closes the connection.
-    #[error("the server closes the connection")]
-    Closing,
-}
 
 #[derive(Debug)]
 struct Flight<Q> {
@@ -134,9 +56,8 @@ pub struct Pipeline<Q> {
     slow: bool,
     /// Of `input`: messages before this were looked at.
     scanned: usize,
-    /// Rows of the first call in flight, and where the first stands.
-    rows: u32,
-    first: usize,
+    /// Rows of the first call in flight, from where `scanned` counts.
+    rows: Vec<Place>,
     prepared: Vec<Prepared>,
 }
 
@@ -151,8 +72,7 @@ impl<Q: Question> Default for Pipeline<Q> {
             failed: false,
             slow: false,
             scanned: 0,
-            rows: 0,
-            first: 0,
+            rows: Vec::new(),
             prepared: Vec::new(),
         }
     }
@@ -175,8 +95,8 @@ impl<Q: Question> Pipeline<Q> {
     }
 
     /// Calls under way, first the one whose answer comes next, each with whether it was told otherwise.
-    pub fn calls(&mut self) -> impl Iterator<Item = (&mut Q, &mut bool)> {
-        self.flying.iter_mut().map(|flight| (&mut flight.call, &mut flight.told))
+    pub fn calls(&mut self, mut each: impl FnMut(&mut Q, &mut bool)) {
+        self.flying.iter_mut().for_each(|flight| each(&mut flight.call, &mut flight.told));
     }
 
     /// Bytes to be sent.
@@ -244,26 +164,29 @@ impl<Q: Question> Pipeline<Q> {
             let end = at + frame.size();
             match frame.tag {
                 b'D' => {
-                    if self.rows == 0 {
-                        self.first = at;
-                    }
-                    self.rows += 1;
+                    // Behind the tag, the length and the column count.
+                    let place = u32::try_from(at + 7).ok().zip(u32::try_from(end).ok()).filter(|(start, end)| start <= end);
+                    let (start, end) = place.ok_or(Broken::Protocol)?;
+                    self.rows.push(Place { ord: 0, start, end });
                 }
                 b'C' | b's' | b'I' => {
-                    let messages = if self.rows == 0 { &[] } else { data.get(self.first..at).unwrap_or_default() };
-                    let rows = Rows { messages, count: self.rows };
-                    self.rows = 0;
-                    self.complete(rows, tell)?;
+                    let mut places = std::mem::take(&mut self.rows);
+                    let told = self.complete(Rows::new(data, &places), tell);
+                    places.clear();
+                    self.rows = places;
+                    told?;
                 }
                 _ => self.message(frame, tell)?,
             }
             at = end;
-            if self.rows == 0 {
+            if self.rows.is_empty() {
                 done = end;
             }
         }
         self.scanned = at - done;
-        self.first = self.first.saturating_sub(done);
+        for place in &mut self.rows {
+            (place.start, place.end) = (place.start.saturating_sub(done as u32), place.end.saturating_sub(done as u32));
+        }
         Ok(done)
     }
 
@@ -324,7 +247,7 @@ impl<Q: Question> Pipeline<Q> {
     }
 
     fn error(&mut self, error: ServerError, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
-        self.rows = 0;
+        self.rows.clear();
         if error.fatal {
             return Err(Broken::Closing);
         }
