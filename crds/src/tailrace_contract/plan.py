@@ -5,7 +5,7 @@ No credentials are in it: connections name the mounted files that hold them. Fie
 Anything unknown is refused on both sides.
 """
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -32,6 +32,8 @@ class Engine(StrEnum):
 
     POSTGRES = "postgres"
     SQLITE = "sqlite"
+    MYSQL = "mysql"
+    """MySQL 8 or MariaDB; which one, the server's version says at each connect."""
 
 
 class Pooler(StrEnum):
@@ -47,7 +49,7 @@ class ConnectionPlan(Plan):
     name: str
     engine: Engine
     url_file: str
-    """Path of the mounted file with the URL (libpq URI, or `sqlite:///PATH`). Re-read at each connect and when it changes."""
+    """Path of the mounted file with the URL (libpq URI, `sqlite:///PATH`, or `mysql://…`). Re-read at each connect and when it changes."""
     ca_file: str | None = None
     certificate_file: str | None = None
     key_file: str | None = None
@@ -130,18 +132,33 @@ class ColumnPlan(Plan):
     delimiter: str = ","
     """Between array elements (pg_type.typdelim)."""
     type_oid: Oid = 0
+    """PostgreSQL's; MySQL: see docs/contract.md."""
     table_oid: Oid = 0
     column_number: int = 0
 
 
+class MysqlPlace(IntEnum):
+    """What a place's text is sent as on MySQL (protocol type codes; docs/contract.md says how each is made of the text)."""
+
+    BOOLEAN = 1
+    DOUBLE = 5
+    INTEGER = 8
+    DATE = 10
+    TIME = 11
+    TIMESTAMP = 12
+    DECIMAL = 246
+    BYTES = 252
+    TEXT = 253
+
+
 class StatementPlan(Plan):
-    """Text that is sent as it is, with `$1…` (SQLite: `?1…`) in the place of parameters."""
+    """Text that is sent as it is, with `$1…` (SQLite: `?1…`, MySQL: `?` each time) in the place of parameters."""
 
     sql: str
     params: tuple[Index, ...] = ()
     """Place n+1 binds `QueryPlan.params[params[n]]`."""
     oids: tuple[Oid, ...] = ()
-    """Type of every place, also those that follow `params` in a page statement; empty on SQLite."""
+    """Type of every place, also those that follow `params` in a page statement; empty on SQLite. MySQL: `MysqlPlace`."""
 
 
 class PageKeyPlan(Plan):

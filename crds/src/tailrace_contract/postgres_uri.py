@@ -8,48 +8,14 @@ unencrypted session first, so it promises nothing); `@` stands unencoded only be
 verify-ca and verify-full need a root certificate that is named; a client certificate needs its key.
 """
 
-import ipaddress
-import re
 from dataclasses import dataclass, field
-from enum import StrEnum
+
+from tailrace_contract.uri_parts import BLANK, HOST, PLAIN, PORT, Files, Given, Problem, UriError, decode, is_ipv6, malformed
+
+__all__ = ["PARAMETERS", "Files", "Host", "PostgresUri", "Problem", "UriError", "parse"]
 
 ABSENT = "/nonexistent/tailrace"
 """Given to libpq for files that it would otherwise look for in a home directory: none of those may count."""
-
-
-class Problem(StrEnum):
-    """What is wrong with a parameter."""
-
-    UNKNOWN = "unknown"
-    DUPLICATE = "duplicate"
-    MALFORMED = "malformed"
-    MISSING = "missing"
-
-
-_TEXT = {
-    Problem.UNKNOWN: "unknown parameter",
-    Problem.DUPLICATE: "given more than once",
-    Problem.MALFORMED: "malformed",
-    Problem.MISSING: "missing",
-}
-
-
-class UriError(ValueError):
-    """Why a URL was refused. Safe to log and to show: `parameter` is a libpq keyword, or `url` for what belongs to none."""
-
-    def __init__(self, parameter: str, problem: Problem) -> None:
-        super().__init__(f"{parameter}: {_TEXT[problem]}")
-        self.parameter = parameter
-        self.problem = problem
-
-
-@dataclass(frozen=True, slots=True)
-class Files:
-    """PEM files of a ConnectionPlan; each stands for the URI's parameter."""
-
-    ca: str | None = None
-    certificate: str | None = None
-    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,83 +120,29 @@ PARAMETERS = (
 )
 """In the order of docs/postgres.md."""
 _MOST_HOSTS = 32
-_PLAIN = re.compile(r"[A-Za-z0-9_]{1,40}\Z")
-_NUMBER = re.compile(r"(0|[1-9][0-9]{0,9})\Z")
-_HOST = re.compile(r"[A-Za-z0-9._-]{1,253}\Z")
-_PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_BLANK = re.compile(r"[\x00-\x20\x7f]")
-_ESCAPE = re.compile(rb"%(?:([0-9A-Fa-f]{2})|)")
-
-
-def _malformed(parameter: str) -> UriError:
-    return UriError(parameter, Problem.MALFORMED)
-
-
-def _decode(parameter: str, text: str) -> str:
-    def byte(match: re.Match[bytes]) -> bytes:
-        if match[1] is None or match[1] == b"00":
-            raise _malformed(parameter)
-        return bytes((int(match[1], 16),))
-
-    try:
-        return _ESCAPE.sub(byte, text.encode()).decode()
-    except UnicodeError:
-        raise _malformed(parameter) from None
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return "%" not in text
 
 
 def _host_name(text: str) -> str:
     if text.startswith("/"):
         good = len(text) > 1 and "," not in text
     elif ":" in text:
-        good = _is_ipv6(text)
+        good = is_ipv6(text)
     else:
-        good = _HOST.match(text) is not None
+        good = HOST.match(text) is not None
     if not good:
-        raise _malformed("host")
+        raise malformed("host")
     return text
 
 
 def _port_number(text: str) -> int:
     if not text:
         return 5432
-    if not _PORT.match(text) or int(text) > 65535:
-        raise _malformed("port")
+    if not PORT.match(text) or int(text) > 65535:
+        raise malformed("port")
     return int(text)
 
 
-class _Given:
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-
-    def put(self, name: str, value: str) -> None:
-        if name in self.values:
-            raise UriError(name, Problem.DUPLICATE)
-        self.values[name] = value
-
-    def number(self, name: str, most: int, default: int) -> int:
-        text = self.values.get(name)
-        if text is None:
-            return default
-        if not _NUMBER.match(text) or int(text) > most:
-            raise _malformed(name)
-        return int(text)
-
-    def word(self, name: str, words: tuple[str, ...], default: str) -> str:
-        text = self.values.get(name, default)
-        if text not in words:
-            raise _malformed(name)
-        return text
-
-
-def _authority(text: str, given: _Given) -> None:
+def _authority(text: str, given: Given) -> None:
     if not text:
         return
     hosts, ports = [], []
@@ -238,70 +150,70 @@ def _authority(text: str, given: _Given) -> None:
         if part.startswith("["):
             address, bracket, after = part[1:].partition("]")
             if not bracket:
-                raise _malformed("host")
-            host = _decode("host", address)
+                raise malformed("host")
+            host = decode("host", address)
             if after and not after.startswith(":"):
-                raise _malformed("host")
+                raise malformed("host")
             port = after[1:]
-            if not _is_ipv6(host):
-                raise _malformed("host")
+            if not is_ipv6(host):
+                raise malformed("host")
         else:
             raw, _, port = part.partition(":")
-            host = _decode("host", raw)
+            host = decode("host", raw)
         if host or "," in text:
             _host_name(host)
         hosts.append(host)
-        ports.append(_decode("port", port))
+        ports.append(decode("port", port))
     if any(hosts):
         given.put("host", ",".join(hosts))
     if any(ports):
         given.put("port", ",".join(ports))
 
 
-def _pairs(query: str, given: _Given) -> None:
+def _pairs(query: str, given: Given) -> None:
     query = query.removesuffix("&")
     if not query:
         return
     for pair in query.split("&"):
         raw, equals, value = pair.partition("=")
-        name = _decode("url", raw)
+        name = decode("url", raw)
         if name not in PARAMETERS:
-            raise UriError(name, Problem.UNKNOWN) if _PLAIN.match(name) else _malformed("url")
+            raise UriError(name, Problem.UNKNOWN) if PLAIN.match(name) else malformed("url")
         if not equals or not value or "=" in value:
-            raise _malformed(name)
-        given.put(name, _decode(name, value))
+            raise malformed(name)
+        given.put(name, decode(name, value))
 
 
-def _hosts(given: _Given) -> tuple[Host, ...]:
+def _hosts(given: Given) -> tuple[Host, ...]:
     if "host" not in given.values:
         raise UriError("host", Problem.MISSING)
     names = [_host_name(name) for name in given.values["host"].split(",")]
     if len(names) > _MOST_HOSTS:
-        raise _malformed("host")
+        raise malformed("host")
     ports = [_port_number(port) for port in given.values.get("port", "").split(",")]
     if len(ports) not in (1, len(names)):
-        raise _malformed("port")
+        raise malformed("port")
     if len(ports) == 1:
         ports *= len(names)
     return tuple(Host(name, port) for name, port in zip(names, ports, strict=True))
 
 
-def _userinfo(rest: str, given: _Given) -> str:
+def _userinfo(rest: str, given: Given) -> str:
     """Reads `user:password@`; an `@` anywhere else would mean an unencoded password, of which nothing may be named."""
     info, at, after = rest.partition("@")
     if not at:
         return rest
     if "@" in after or "/" in info:
-        raise _malformed("url")
+        raise malformed("url")
     user, _, password = info.partition(":")
     if "?" in user:
-        raise _malformed("user")
+        raise malformed("user")
     if ":" in password or "?" in password:
-        raise _malformed("password")
+        raise malformed("password")
     if user:
-        given.put("user", _decode("user", user))
+        given.put("user", decode("user", user))
     if password:
-        given.put("password", _decode("password", password))
+        given.put("password", decode("password", password))
     return after
 
 
@@ -313,21 +225,21 @@ def parse(text: str, files: Files | None = None) -> PostgresUri:
             rest = text.removeprefix(scheme)
             break
     else:
-        raise _malformed("url")
-    if _BLANK.search(rest):
-        raise _malformed("url")
-    given = _Given()
+        raise malformed("url")
+    if BLANK.search(rest):
+        raise malformed("url")
+    given = Given()
     rest = _userinfo(rest, given)
     front, _, query = rest.partition("?")
     servers, _, path = front.partition("/")
     _authority(servers, given)
     if path:
-        given.put("dbname", _decode("dbname", path))
+        given.put("dbname", decode("dbname", path))
     _pairs(query, given)
     return _normal(given, files or Files())
 
 
-def _normal(given: _Given, files: Files) -> PostgresUri:
+def _normal(given: Given, files: Files) -> PostgresUri:
     values = given.values
     hosts = _hosts(given)
     if "user" not in values:
@@ -336,12 +248,12 @@ def _normal(given: _Given, files: Files) -> PostgresUri:
     connect_timeout = given.number("connect_timeout", 3600, 0) or 10
     application_name = values.get("application_name", "tailrace")
     if len(application_name) > 63 or not all(" " <= c <= "~" for c in application_name):
-        raise _malformed("application_name")
+        raise malformed("application_name")
     root = files.ca if files.ca is not None else values.get("sslrootcert")
     modes = ("disable", "prefer", "require", "verify-ca", "verify-full")
     sslmode = given.word("sslmode", modes, "verify-full" if root == "system" else "prefer")
     if root == "system" and sslmode != "verify-full":
-        raise _malformed("sslmode")
+        raise malformed("sslmode")
     if root is None and sslmode in ("verify-ca", "verify-full"):
         raise UriError("sslrootcert", Problem.MISSING)
     certificate = files.certificate if files.certificate is not None else values.get("sslcert")

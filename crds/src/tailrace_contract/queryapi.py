@@ -50,7 +50,7 @@ class Connection(Part):
     name: Name
     """How queries refer to it. Unique within the API."""
     url_from: SecretKeySource
-    """The database's URL: a libpq URI (postgresql://…), or sqlite:///PATH, which is for local use only. It is re-read when it changes."""
+    """The database's URL: a libpq URI (postgresql://…), mysql://USER:PASSWORD@HOST/DATABASE, or sqlite:///PATH, which is for local use only. It is re-read when it changes."""
     tls: ConnectionTls | None = None
     """Certificates, if the server asks for more than the URL says."""
     max_connections: Annotated[int, Field(ge=1, le=1000)] = 8

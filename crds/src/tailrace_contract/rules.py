@@ -40,6 +40,9 @@ class Rule:
 PINNED_SETTINGS = (
     "timezone", "datestyle", "intervalstyle", "bytea_output", "extra_float_digits", "lc_monetary", "client_encoding",
     "default_transaction_read_only", "statement_timeout", "plan_cache_mode", "standard_conforming_strings",
+    "time_zone", "sql_mode", "autocommit", "character_set_client", "character_set_connection", "character_set_results", "collation_connection",
+    "transaction_read_only", "tx_read_only", "max_statement_time", "max_execution_time", "sql_select_limit", "div_precision_increment",
+    "lc_time_names", "default_week_format",
 )  # fmt: skip
 """Session settings that the gateway sets itself (serving.md): another value would change answers or lift a guard."""
 

@@ -67,7 +67,7 @@ impl CursorKey {
                 plain.push(b',');
             }
             match engine {
-                Engine::Postgres => string(value, &mut plain)?,
+                Engine::Postgres | Engine::Mysql => string(value, &mut plain)?,
                 Engine::Sqlite => stored(value, &mut plain)?,
             }
         }
@@ -93,7 +93,7 @@ impl CursorKey {
         }
         for text in texts {
             let value = match engine {
-                Engine::Postgres => text.into_bytes(),
+                Engine::Postgres | Engine::Mysql => text.into_bytes(),
                 Engine::Sqlite => restored(&text).ok_or(InvalidCursor)?,
             };
             let length = i32::try_from(value.len()).map_err(|_| InvalidCursor)?;

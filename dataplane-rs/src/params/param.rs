@@ -315,7 +315,7 @@ impl Param {
     }
 }
 
-/// Writes a list: a PostgreSQL array literal, or on SQLite a compact JSON array.
+/// Writes a list: a PostgreSQL array literal, or on SQLite and MySQL a compact JSON array.
 struct List<'a> {
     param: &'a Param,
     out: &'a mut Vec<u8>,
@@ -326,7 +326,11 @@ struct List<'a> {
 
 impl<'a> List<'a> {
     fn begin(param: &'a Param, out: &'a mut Vec<u8>) -> Self {
-        out.extend_from_slice(if param.engine == Engine::Sqlite { b"t[" } else { b"{" });
+        out.extend_from_slice(match param.engine {
+            Engine::Postgres => b"{",
+            Engine::Sqlite => b"t[",
+            Engine::Mysql => b"[",
+        });
         Self { param, out, first: true, fault: None }
     }
 
@@ -334,8 +338,8 @@ impl<'a> List<'a> {
         if !std::mem::take(&mut self.first) {
             self.out.push(b',');
         }
-        let sqlite = self.param.engine == Engine::Sqlite;
-        let bare = sqlite && matches!(self.param.kind, ParamType::Integer | ParamType::Number | ParamType::Boolean | ParamType::Json);
+        let json = self.param.engine != Engine::Postgres;
+        let bare = json && matches!(self.param.kind, ParamType::Integer | ParamType::Number | ParamType::Boolean | ParamType::Json);
         if !bare {
             self.out.push(b'"');
         }
@@ -349,7 +353,7 @@ impl<'a> List<'a> {
         if bare {
             return Ok(());
         }
-        if sqlite {
+        if json {
             let text = self.out.split_off(start);
             self.out.pop();
             return string(&text, self.out).map_err(|_| Fault::Type);
@@ -367,7 +371,7 @@ impl<'a> List<'a> {
     }
 
     fn end(self) -> Result<(), Fault> {
-        self.out.push(if self.param.engine == Engine::Sqlite { b']' } else { b'}' });
+        self.out.push(if self.param.engine == Engine::Postgres { b'}' } else { b']' });
         self.fault.map_or(Ok(()), Err)
     }
 }

@@ -34,6 +34,8 @@ words! {
         Postgres,
         /// A SQLite file.
         Sqlite,
+        /// MySQL 8 or MariaDB.
+        Mysql,
     }
     /// What stands between us and the server.
     pub enum Pooler {

@@ -311,10 +311,10 @@ fn assign(before: Option<&HashMap<(Arc<str>, u64), u32>>, queries: &[QueryPlan])
 fn query(plan: &QueryPlan, connections: &[ConnectionPlan], slots: &HashMap<(Arc<str>, u64), u32>) -> Result<Query, Invalid> {
     let unit = format!("query {}", plan.name);
     let connection = connections.get(plan.connection as usize).ok_or_else(|| index(unit.clone(), "its connection"))?;
-    let postgres = connection.engine == Engine::Postgres;
+    let (postgres, untyped) = (connection.engine == Engine::Postgres, connection.engine == Engine::Sqlite);
     let check = |statement: &StatementPlan, places: usize| {
         let known = statement.params.iter().all(|&param| (param as usize) < plan.params.len());
-        let typed = !postgres || statement.oids.len() == places;
+        let typed = untyped || statement.oids.len() == places;
         if known && typed { Ok(()) } else { Err(index(unit.clone(), "a parameter of its statement")) }
     };
     if plan.refused.is_none() {

@@ -4,11 +4,12 @@ A problem is *stalled* when only somebody's change of the resource or of what it
 of a Secret's value is ever in a message: URLs are judged here, and only the faulty parameter's name comes out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from tailrace_contract import postgres_uri
+from tailrace_contract import mysql_uri, postgres_uri
 from tailrace_contract.findings import Finding
+from tailrace_contract.uri_parts import Files, UriError
 
 from tailrace_operator.conditions import Type, listed
 from tailrace_operator.errors import ClusterError, Conflict, Forbidden, Foreign, Invalid
@@ -99,6 +100,13 @@ def of_secrets(references: References, secrets: Secrets) -> tuple[Problem, ...]:
     return tuple(problems)
 
 
+_PARSERS: dict[str, Callable[[str, Files], object]] = {
+    "postgres": postgres_uri.parse,
+    "postgresql": postgres_uri.parse,
+    "mysql": mysql_uri.parse,
+}
+
+
 def _of_url(reference: SecretKey, value: bytes) -> Problem | None:
     where = f"Secret {reference.secret}, key {reference.key} ({reference.place})"
     try:
@@ -109,16 +117,17 @@ def _of_url(reference: SecretKey, value: bytes) -> Problem | None:
     if colon and scheme == "sqlite":
         message = f"{where}: a sqlite URL is for local use only; a pod has no such file"
         return Problem(Type.RESOLVED_REFS, "SqliteInCluster", message, True)
-    if not colon or scheme not in ("postgres", "postgresql"):
-        return Problem(Type.RESOLVED_REFS, "InvalidUrl", f"{where}: not a database's URL: write postgresql://…", True)
+    parse = _PARSERS.get(scheme) if colon else None
+    if parse is None:
+        return Problem(Type.RESOLVED_REFS, "InvalidUrl", f"{where}: not a database's URL: write postgresql://… or mysql://…", True)
     try:
-        postgres_uri.parse(text, _files(reference))
-    except postgres_uri.UriError as error:
+        parse(text, _files(reference))
+    except UriError as error:
         return Problem(Type.RESOLVED_REFS, "InvalidUrl", f"{where}: {error}", True)
     return None
 
 
-def _files(reference: SecretKey) -> postgres_uri.Files:
+def _files(reference: SecretKey) -> Files:
     """Whether they are given decides; where they are does not."""
     certificate = "/tls" if reference.has_certificate else None
-    return postgres_uri.Files("/ca" if reference.has_ca else None, certificate, certificate)
+    return Files("/ca" if reference.has_ca else None, certificate, certificate)

@@ -179,9 +179,9 @@ def _statement(
             except InvalidCursor:
                 raise Refused("invalid_cursor") from None
             statement = page.next
-            keys = [value if isinstance(value, bytes) and engine is Engine.POSTGRES else tag(value) for value in opened]
+            keys = [value if isinstance(value, bytes) and engine is not Engine.SQLITE else tag(value) for value in opened]
         beyond = b"%d" % (size + 1)
-        tail = [*keys, beyond if engine is Engine.POSTGRES else b"i" + beyond]
+        tail = [*keys, beyond if engine is not Engine.SQLITE else b"i" + beyond]
         return statement, (*place(given.values, statement.params), *tail), size, None
     values = tuple(place(given.values, plan.statement.params))
     match plan.returns:

@@ -50,7 +50,7 @@ def cursor_key(secret: bytes) -> CursorKey:
 
 def seal(key: CursorKey, subject: Subject, values: Sequence[Value | None], engine: Engine) -> str:
     """The cursor that continues after the row whose key columns are `values`; Malformed when one is NULL."""
-    texts = [_text(value) if engine is Engine.POSTGRES else _stored(value) for value in values]
+    texts = [_text(value) if engine is not Engine.SQLITE else _stored(value) for value in values]
     plain = f"[{','.join(map(json_string, texts))}]".encode()
     return base64.urlsafe_b64encode(AESSIV(key).encrypt(plain, subject.associated())).decode().rstrip("=")
 
@@ -71,7 +71,7 @@ def open_cursor(key: CursorKey, subject: Subject, cursor: str, keys: int, engine
         raise InvalidCursor from error
     if not isinstance(texts, list) or len(texts) != keys or not all(isinstance(text, str) for text in texts):
         raise InvalidCursor
-    return [text.encode() if engine is Engine.POSTGRES else _restored(text) for text in texts]
+    return [text.encode() if engine is not Engine.SQLITE else _restored(text) for text in texts]
 
 
 def _text(value: Value | None) -> str:

@@ -18,7 +18,7 @@ from tailrace_gateway.serve.json_scan import Item, Kind, elements, own_text
 from tailrace_gateway.serve.values import json_string
 
 Bindable = bytes | None
-"""What is bound: for PostgreSQL its text, for SQLite a storage tag and bytes (`values.untag`). None is NULL."""
+"""What is bound: for PostgreSQL and MySQL its text, for SQLite a storage tag and bytes (`values.untag`). None is NULL."""
 
 
 class DeclarationError(ValueError):
@@ -151,7 +151,7 @@ class Param:
         fault = self._constraints(bound)
         if fault is not None:
             raise Faulty(fault)
-        return bound.encode() if self._engine is Engine.POSTGRES else self._stored(bound)
+        return bound.encode() if self._engine is not Engine.SQLITE else self._stored(bound)
 
     def _list(self, texts: Iterable[str | None]) -> Bindable:
         bound: list[str] = []
@@ -166,9 +166,9 @@ class Param:
             bound.append(element)
         if faults:
             raise Faulty(min(faults, key=_ORDER.__getitem__))
-        if self._engine is Engine.SQLITE:
+        if self._engine is not Engine.POSTGRES:
             quote = str if self.plan.type in _BARE else json_string
-            return f"t[{','.join(map(quote, bound))}]".encode()
+            return f"{'t' if self._engine is Engine.SQLITE else ''}[{','.join(map(quote, bound))}]".encode()
         return ("{" + ",".join('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in bound) + "}").encode()
 
     def _constraints(self, text: str) -> Fault | None:

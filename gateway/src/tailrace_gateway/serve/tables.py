@@ -236,7 +236,7 @@ def _check_statements(unit: str, plan: QueryPlan, engine: Engine) -> None:
     def check(statement: StatementPlan, places: int) -> None:
         if any(param >= len(plan.params) for param in statement.params):
             raise SnapshotRefused(f"{unit}: a parameter of its statement does not exist")
-        if engine is Engine.POSTGRES and len(statement.oids) != places:
+        if engine is not Engine.SQLITE and len(statement.oids) != places:
             raise SnapshotRefused(f"{unit}: a place of its statement has no type")
 
     page: PagePlan | None = plan.page
