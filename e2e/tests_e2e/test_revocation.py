@@ -1,4 +1,7 @@
-"""How soon a revoked key is refused, and that no call is admitted after the status said so. TAILRACE_REVOCATIONS: how many (10)."""
+"""How soon a revoked key is refused, and that no call is admitted after the status said so. On the testbed under constant load.
+
+TAILRACE_REVOCATIONS: how many each way (10; 100 with LONG=1).
+"""
 
 import json
 import os
@@ -11,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tailrace_e2e import testbed
 from tailrace_e2e.installation import Installation
 from tailrace_e2e.kubectl import Kubectl, kept
+from tailrace_e2e.load import LONG, Loader, Outcome
+from tailrace_e2e.loaded import queries
 from tailrace_e2e.probe import probing
 from tailrace_e2e.shop import Shop
 
 ROOT = Path(__file__).resolve().parents[2]
-COUNT = int(os.environ.get("TAILRACE_REVOCATIONS", "10"))
+COUNT = int(os.environ.get("TAILRACE_REVOCATIONS", "100" if LONG else "10"))
 
 
 @pytest.fixture
@@ -26,7 +32,7 @@ def shop(cluster: Kubectl, installation: Installation) -> Iterator[Shop]:
     name = f"e2e-revoked-{secrets.token_hex(3)}"
     cluster("create", "namespace", name)
     found = Shop(Kubectl(name))
-    found.install(ROOT)
+    found.install(ROOT, queries=queries(ROOT))
     yield found
     if not kept():
         cluster("delete", "namespace", name, "--wait=false")
@@ -49,9 +55,25 @@ def ask(url: str, method: str = "GET", patch: Any = None) -> Any:
         return json.load(response)
 
 
+@pytest.fixture
+def outcomes(shop: Shop, tmp_path: Path) -> Iterator[list[Outcome]]:
+    """A constant load with a key that stays, where the testbed's node can make it; its outcome comes into the list."""
+    bed = testbed.found()
+    if bed is None:
+        yield []
+        return
+    shop.key("stays")
+    shop.ready("stays")
+    loader = Loader(bed, tmp_path, shop.space.get("service", "shop")["spec"]["clusterIP"])
+    with loader.loading(shop.text("stays")) as found:
+        yield found
+    print(f"beside it: {found[0]}")
+    assert found[0].failed == 0
+
+
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("way", ["suspended", "deleted"])
-def test_no_call_is_admitted_after_the_status_said_so(shop: Shop, server: str, way: str) -> None:
+def test_no_call_is_admitted_after_the_status_said_so(shop: Shop, outcomes: list[Outcome], server: str, way: str) -> None:
     """no call is admitted after the status said that every pod dropped the key"""
     names = [f"key-{number}" for number in range(COUNT)]
     for name in names:

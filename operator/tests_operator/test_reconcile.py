@@ -109,6 +109,20 @@ async def test_the_first_ready_pod_wakes_the_keys_and_no_later_one_does() -> Non
     assert pending(world) == []
 
 
+async def test_a_key_that_tells_another_count_of_pods_is_looked_at_again() -> None:
+    world = a_world()
+    desk = {"apiVersion": "tailrace.dev/v1alpha1", "kind": "ApiKey", "metadata": {"name": "desk", "namespace": "retail"}}
+    live = world.cluster.outside({**desk, "spec": {"queryApiRef": {"name": "shop"}, "role": "support"}})
+    world.engine.deliver(API_KEY, "ADDED", live)
+    await ready(world)
+    pending(world)
+    for said, behind in (("1/1", []), ("1/2", [Custom.API_KEY])):
+        world.engine.deliver(API_KEY, "MODIFIED", {**live, "status": {"loadedBy": said}})
+        assert pending(world) == []
+        await world.reconcile()
+        assert [key.kind for key in pending(world)] == behind
+
+
 async def test_an_edit_is_applied_and_ready_only_when_acknowledged() -> None:
     world = a_world()
     await ready(world)

@@ -101,3 +101,11 @@ def test_a_list_of_everything_wakes_what_it_has_and_what_it_has_no_longer(wakeup
 def test_a_spec_of_any_form_is_taken(spec: object) -> None:
     for kind, key in ((QUERY_API, SHOP), (API_KEY, DESK)):
         assert Wakeups().seen(kind, "ADDED", {**body(key), "spec": spec}) == (key,)
+
+
+def test_a_key_that_tells_another_count_of_pods_is_behind(wakeups: Wakeups) -> None:
+    assert wakeups.keys_behind(SHOP.ref, "2/2") == ()
+    wakeups.seen(API_KEY, "MODIFIED", {**body(DESK), "status": {"loadedBy": "1/1"}})
+    assert wakeups.keys_behind(SHOP.ref, "2/2") == (DESK,)
+    assert wakeups.keys_behind(SHOP.ref, "1/1") == ()
+    assert wakeups.keys_behind(Ref("retail", "other"), "2/2") == ()

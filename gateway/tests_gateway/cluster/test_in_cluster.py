@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sqlite3
 import subprocess
 from collections.abc import AsyncIterator, Callable
@@ -130,7 +131,8 @@ async def eventually(check: Callable[[], Any], what: str = "it did not happen") 
 @pytest.fixture
 async def pod(api: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pod]:
     if BINARY is None:
-        pytest.skip("the data plane is not built")
+        told = "the data plane is not built: cargo build --release -p tailrace-dataplane"
+        pytest.fail(told) if os.environ.get("CI") else pytest.skip(told)
     monkeypatch.setenv("TAILRACE_RUN_STORE", json.dumps({"name": "runs", "spec": {"embedded": {}}}))
     monkeypatch.setattr(worker_module, "in_cluster", lambda: Access(api.url))
     made = Pod(api, tmp_path)

@@ -98,6 +98,11 @@ class Engine:
         for key in self._wakeups.keys_of(api):
             self._queue.add(key)
 
+    def wake_keys_behind(self, api: Ref, loaded_by: str) -> None:
+        """Looks again at the ApiKeys that tell another count of pods: some have come or gone since, which none of them waits for."""
+        for key in self._wakeups.keys_behind(api, loaded_by):
+            self._queue.add(key)
+
     async def work(self, key: Key) -> Outcome:
         """Reconciles one resource; tells how it went."""
         began = asyncio.get_running_loop().time()

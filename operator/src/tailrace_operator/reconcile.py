@@ -167,6 +167,8 @@ class QueryAPIs:
         # Keys that wait for a first pod look only now and then by themselves.
         if namespaces != previous.namespaces or (_has_no_pod(previous) and not _has_no_pod(status)):
             self._engine.wake_keys(key.ref)
+        elif status.loaded_by is not None and any(each.type == Type.READY and each.status == "True" for each in status.conditions):
+            self._engine.wake_keys_behind(key.ref, status.loaded_by)
         for action in later:
             await self._elsewhere(writer, action, elsewhere_found)
         for problem in elsewhere_found:

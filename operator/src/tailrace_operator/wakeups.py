@@ -54,6 +54,8 @@ class Resource:
     """Of a QueryAPI."""
     api: Ref | None = None
     """Of an ApiKey."""
+    loaded_by: str | None = None
+    """What an ApiKey's status says."""
     admits_others: bool = False
     """Whether a QueryAPI depends on the labels of namespaces."""
 
@@ -89,6 +91,10 @@ class Wakeups:
     def keys_of(self, api: Ref) -> tuple[Key, ...]:
         """The ApiKeys that name a QueryAPI."""
         return tuple(sorted(key for key, known in self._known.items() if known.api == api))
+
+    def keys_behind(self, api: Ref, loaded_by: str) -> tuple[Key, ...]:
+        """Those whose status says another count of pods than the QueryAPI's does."""
+        return tuple(key for key in self.keys_of(api) if self._known[key].loaded_by not in (None, loaded_by))
 
     def apis_of(self, run_store: Ref) -> tuple[Key, ...]:
         """The QueryAPIs that name a RunStore."""
@@ -160,7 +166,10 @@ def _resource(custom: Custom, body: Object) -> Resource:
         store = _named(spec.get("runStoreRef"), metadata["namespace"])
         return Resource(uid_of(body), fingerprint, run_store=store, admits_others=bool(spec.get("allowKeysFrom")))
     if custom is Custom.API_KEY:
-        return Resource(uid_of(body), fingerprint, api=_named(spec.get("queryApiRef"), metadata["namespace"]))
+        status = body.get("status")
+        said = status.get("loadedBy") if isinstance(status, dict) else None
+        api = _named(spec.get("queryApiRef"), metadata["namespace"])
+        return Resource(uid_of(body), fingerprint, api=api, loaded_by=said if isinstance(said, str) else None)
     return Resource(uid_of(body), fingerprint)
 
 
