@@ -3,6 +3,7 @@
 set -euo pipefail
 declare -A wanted=(
   [postgresql]=/usr/lib/postgresql/15/bin/initdb
+  [mariadb-server]=/usr/sbin/mariadbd
   [pgbouncer]=/usr/sbin/pgbouncer
   [sqlite3]=/usr/bin/sqlite3
   [nginx-light]=/usr/sbin/nginx

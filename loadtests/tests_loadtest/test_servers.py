@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tailrace_loadtest.servers import chinook
+from tailrace_loadtest.servers.mariadb import Mariadb
 from tailrace_loadtest.servers.pgbouncer import PgBouncer
 from tailrace_loadtest.servers.postgres import Postgres
 
@@ -61,3 +62,12 @@ def test_the_cases_fit_their_databases(tmp_path: Path) -> None:
     connection.executescript(cases.path("chinook_sqlite.sql").read_text() + cases.path("types_sqlite.sql").read_text())
     assert connection.execute("SELECT count(*) FROM storage").fetchone() == (9,)
     connection.close()
+
+
+@pytest.mark.mariadb
+def test_mariadb_keeps_its_data_over_a_crash() -> None:
+    with Mariadb() as server:
+        server.sql("CREATE DATABASE shop; CREATE TABLE shop.t (n int PRIMARY KEY); INSERT INTO shop.t VALUES (7)")
+        server.stop(crash=True)
+        server.start()
+        assert server.sql("SELECT n FROM t", "shop") == "7\n"
