@@ -55,6 +55,7 @@ def test_the_full_snapshot_uses_every_field() -> None:
         "MaskPlan": [mask for role in full["roles"] for grant in role["grants"] for mask in grant["masks"]],
         "KeyPlan": full["keys"],
         "ApiPlan": [full["api"]],
+        "TlsPlan": [full["api"]["tls"]],
         "Source": full["sources"],
         "PostgresStorePlan": [full["api"]["runStore"]],
         "PostgresTarget": [full["api"]["runStore"]["postgres"]],

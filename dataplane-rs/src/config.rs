@@ -68,6 +68,8 @@ pub struct Limits {
     pub pipelined: u32,
     /// Connections of one thread; more are closed when accepted.
     pub connections: usize,
+    /// Between two looks at the certificate's files.
+    pub certificate_look: Duration,
     /// Calls of one database that wait on one thread; more are 503 `overloaded` at once.
     pub waiting: usize,
 }
@@ -86,6 +88,7 @@ impl Default for Limits {
             stall_time: Duration::from_secs(60),
             pipelined: 256,
             connections: 20_000,
+            certificate_look: Duration::from_secs(2),
             waiting: 8_192,
         }
     }

@@ -7,7 +7,7 @@ pub mod observation;
 pub mod prometheus;
 pub mod reach;
 
-pub use health::{ConnectionHealth, ShipHealth, SnapshotHealth};
+pub use health::{ConnectionHealth, ShipHealth, SnapshotHealth, TlsHealth};
 pub use observation::{Field, Level, Observation, timestamp};
 
 use crate::plan::report::Report;
@@ -47,6 +47,8 @@ pub struct Observer {
     reaches: Mutex<Vec<Arc<Reach>>>,
     /// The shipper's own figures.
     pub ship: ShipHealth,
+    /// The certificate's own.
+    pub tls: TlsHealth,
     spool: Mutex<Option<Box<dyn Fn() -> SpoolStatus + Send>>>,
     draining: AtomicBool,
     gateway_down: AtomicBool,
@@ -81,6 +83,7 @@ impl Observer {
             snapshot: Mutex::new(None),
             reaches: Mutex::new(Vec::new()),
             ship: ShipHealth::default(),
+            tls: TlsHealth::default(),
             spool: Mutex::new(None),
             draining: AtomicBool::new(false),
             gateway_down: AtomicBool::new(false),
@@ -279,6 +282,7 @@ impl Observer {
                     None => Err("not open"),
                 },
             ),
+            ("tls".to_owned(), if self.tls.closed.load(Ordering::Relaxed) { Err("no certificate") } else { Ok(()) }),
         ];
         for connection in snapshot.iter().flat_map(|s| s.connections.iter()) {
             let outcome = match connection.failing_since {

@@ -4,6 +4,7 @@
 use crate::admin;
 use crate::config::Config;
 use crate::http::server::{self, Settings};
+use crate::http::tls::Doors;
 use crate::observe::{Observation, Observer};
 use crate::plan::socket::{self, Pusher};
 use crate::plan::store::Store;
@@ -105,6 +106,7 @@ pub async fn run(
 
     let shipper = Shipper::start(spool.clone(), observer.clone(), ShipSettings::default())?;
     let store = Arc::new(Store::new(config.threads));
+    let doors = Arc::new(Doors::default());
     let (phase, phases) = watch::channel(Phase::Serving);
     let mut threads = Vec::new();
     for (thread, listener) in listeners.into_iter().enumerate() {
@@ -116,6 +118,7 @@ pub async fn run(
             store: store.clone(),
             spool: spool.clone(),
             observer: observer.clone(),
+            doors: doors.clone(),
             gateway: config.data.join("run/gateway.sock"),
             phase: phases.clone(),
         };
@@ -125,9 +128,10 @@ pub async fn run(
         })?;
         threads.push(ended);
     }
-    let pusher = Arc::new(Pusher::new(&config.secret, store.clone(), spool.clone(), observer.clone()));
+    let pusher = Arc::new(Pusher::new(&config.secret, store.clone(), spool.clone(), doors.clone(), observer.clone()));
     let pushes = tokio::spawn(socket::serve(plans, pusher));
     let probes = tokio::spawn(admin::serve(admin, observer.clone()));
+    let certificates = tokio::spawn(watch_certificate(doors, config.limits.certificate_look, observer.clone()));
     let ship_grace = SHIP_GRACE.min(config.drain_grace / 3);
     let call_grace = config.drain_grace - ship_grace;
     let conductor = tokio::spawn(shutdown::conduct(phase, signal, config.lame_duck, call_grace));
@@ -148,7 +152,7 @@ pub async fn run(
     // What is not shipped within this stays in the spool, for the next process on this directory. `/status` and `/metrics` go on
     // telling how much that is.
     let left = tokio::task::spawn_blocking(move || shipper.drain_or(grace, hurried)).await.unwrap_or_default();
-    for task in [pushes, probes, conductor, duck] {
+    for task in [pushes, probes, conductor, duck, certificates] {
         task.abort();
     }
     drained.runs_left = left.runs;
@@ -160,6 +164,17 @@ pub async fn run(
 async fn since(mut phases: watch::Receiver<Phase>, phase: Phase) -> Instant {
     let _or_nobody_conducts_any_more = phases.wait_for(|now| *now >= phase).await;
     Instant::now()
+}
+
+/// Looks at the certificate's files for ever, while a snapshot names some.
+async fn watch_certificate(doors: Arc<Doors>, pause: Duration, observer: Arc<Observer>) {
+    loop {
+        tokio::time::sleep(pause).await;
+        if doors.watches() {
+            let (doors, observer) = (doors.clone(), observer.clone());
+            let _read = tokio::task::spawn_blocking(move || doors.look(&observer)).await;
+        }
+    }
 }
 
 /// Says when the lame duck begins; `/readyz` follows.

@@ -33,6 +33,7 @@ from tailrace_contract.plan import (
     RolePlan,
     Snapshot,
     StatementPlan,
+    TlsPlan,
 )
 from tailrace_gateway.worker import main
 from tailrace_loadtest.servers.postgres import Postgres, free_port
@@ -430,6 +431,14 @@ def test_a_port_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         arguments = ["--data", str(tmp_path / "d"), "--snapshot", str(tmp_path / "s"), "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]
         assert main(arguments) == 1
     assert "Address already in use" in capsys.readouterr().err
+
+
+def test_tls_is_not_served_in_the_clear_by_python_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    api = ApiPlan(namespace="t", name="t", tls=TlsPlan(certificate_file="crt", key_file="key"))
+    (tmp_path / "s").write_bytes(Snapshot(version=1, api=api).to_json())
+    arguments = ["--data", str(tmp_path / "d"), "--snapshot", str(tmp_path / "s"), "--listen", f"127.0.0.1:{free_port()}"]
+    assert main(arguments) == 64
+    assert "http.tls is served by the data plane only" in capsys.readouterr().err
 
 
 async def test_nothing_leaks_into_the_loop() -> None:

@@ -264,6 +264,12 @@ def test_times_move_only_when_the_status_flips(path: list[str]) -> None:
             assert each.last_transition_time == (last.last_transition_time if last is not None and kept else at)
 
 
+def test_an_api_with_tls_is_at_https() -> None:
+    sealed = {**API, "spec": {"http": {"tls": {"secretName": "crt"}}}}
+    assert query_api_status(sealed, GOOD, QueryAPIStatus(), NOW).url == "https://shop.retail.svc"
+    assert query_api_status({**API, "spec": {"http": "nonsense"}}, GOOD, QueryAPIStatus(), NOW).url == "http://shop.retail.svc"
+
+
 def test_the_numbers() -> None:
     status = status_of("a pod is behind")
     assert status["loadedBy"] == "1/2"

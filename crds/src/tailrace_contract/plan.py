@@ -319,6 +319,14 @@ RunStorePlan = EmbeddedStorePlan | PostgresStorePlan
 """`{"embedded": {}}` or `{"postgres": {"urlFile": PATH}}`."""
 
 
+class TlsPlan(Plan):
+    """Callers speak TLS only. Both files are PEM and re-read when they change."""
+
+    certificate_file: str
+    """The chain, the server's own certificate first."""
+    key_file: str
+
+
 class ApiPlan(Plan):
     """What holds for the whole API."""
 
@@ -329,6 +337,8 @@ class ApiPlan(Plan):
     """A valid key without the grant gets 404 instead of 403."""
     trusted_proxies: tuple[str, ...] = ()
     """CIDRs whose X-Forwarded-For counts."""
+    tls: TlsPlan | None = None
+    """None: plain HTTP."""
     spool_size_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
     on_full: OnFull = OnFull.REJECT
     durability: Durability = Durability.PROCESS

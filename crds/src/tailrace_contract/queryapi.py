@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 
 from tailrace_contract.containers import DataPlane, Gateway
 from tailrace_contract.duration import DurationMs, read_decimal
-from tailrace_contract.ids import LabelKey, LabelValue, Name, ParameterName, QueryGlob, QueryName
+from tailrace_contract.ids import LabelKey, LabelValue, Name, ParameterName, QueryGlob, QueryName, SecretName
 from tailrace_contract.plan import BigNumbers, Mask, Missing, ParamType, Pooler, Returns
 from tailrace_contract.resource import ConfigMapSource, Document, ObjectRef, Part, SecretKeySource, SecretRef
 from tailrace_contract.status import QueryAPIStatus
@@ -221,6 +221,13 @@ class KeysFrom(Part):
     """Parameters that these keys are bound to, by a label of their namespace. A key's own `bind` can't say otherwise."""
 
 
+class HttpTls(Part):
+    """The API is served over TLS only: 1.2 and later, HTTP/1.1 and HTTP/2 by ALPN."""
+
+    secret_name: SecretName
+    """A kubernetes.io/tls Secret: certificate chain under `tls.crt`, private key under `tls.key`, both PEM. Re-read when it changes, without losing a connection."""
+
+
 class Http(Part):
     """How the API speaks HTTP."""
 
@@ -230,6 +237,8 @@ class Http(Part):
     """Whether a query that a key may not call looks as if it did not exist (404 instead of 403)."""
     trusted_proxies: Annotated[tuple[Cidr, ...], Field(max_length=64)] = ()
     """Networks of proxies whose X-Forwarded-For is believed. A list of CIDRs."""
+    tls: HttpTls | None = None
+    """Serves the API over TLS, by the data plane. Without it callers speak plain HTTP."""
 
 
 class QueryAPISpec(Part):

@@ -4,14 +4,14 @@ use super::body::Chunked;
 use super::head::{self, Fault, Framing, Head, Method};
 use super::output::Output;
 use super::response;
+use super::transport::Transport;
 use crate::config::Limits;
 use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Instant;
-use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
 /// Tells the tasks of exclusive calls what becomes of their client.
@@ -58,7 +58,7 @@ pub enum Taken {
 #[derive(Debug)]
 pub struct Client {
     /// The socket.
-    pub socket: TcpStream,
+    pub socket: Transport,
     /// Its address.
     pub peer: IpAddr,
     /// Tells connections of one index apart.
@@ -94,7 +94,7 @@ pub struct Client {
 
 impl Client {
     /// Of an accepted socket.
-    pub fn new(socket: TcpStream, peer: IpAddr, generation: u32, task: Waker, now: Instant, expires: Instant) -> Self {
+    pub fn new(socket: Transport, peer: IpAddr, generation: u32, task: Waker, now: Instant, expires: Instant) -> Self {
         Self {
             socket,
             peer,
@@ -321,7 +321,7 @@ impl Client {
     pub fn sweep(&mut self, now: Instant, limits: &Limits, draining: bool) -> bool {
         let after = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
         self.grow_old(now);
-        if self.output.backlog() > 0 {
+        if self.output.backlog() > 0 || self.socket.unflushed() {
             if after(self.active, limits.stall_time) {
                 self.gone = true;
                 return true;
@@ -344,21 +344,27 @@ impl Client {
     #[inline]
     pub fn write(&mut self, now: Instant) {
         while !self.output.pending().is_empty() && !self.gone {
-            match self.socket.try_write(self.output.pending()) {
-                Ok(count) => {
+            match self.socket.write_now(&self.task, self.output.pending()) {
+                Poll::Ready(Ok(count)) => {
                     self.output.took(count);
                     self.active = now;
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => self.gone = true,
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) if error.kind() == ErrorKind::Interrupted => {}
+                Poll::Ready(Err(_)) => self.gone = true,
             }
         }
+        self.gone |= self.socket.flush_now(&self.task).is_err();
+    }
+
+    /// Something waits for the socket.
+    pub fn owes(&self) -> bool {
+        !self.output.pending().is_empty() || self.socket.unflushed()
     }
 
     /// All answers were given and sent, and the last one said so.
     pub fn finished(&self) -> bool {
-        self.output.ended() && self.output.backlog() == 0
+        self.output.ended() && self.output.backlog() == 0 && !self.socket.unflushed()
     }
 }
 

@@ -10,4 +10,6 @@ pub mod negotiate;
 pub mod output;
 pub mod response;
 pub mod server;
+pub mod tls;
+pub mod transport;
 pub mod worker;

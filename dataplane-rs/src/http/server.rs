@@ -5,6 +5,8 @@
 //! IO: the listener, the clients' sockets. May reject: connections beyond the bound.
 use super::client::{Body, Client, Taken};
 use super::head::Head;
+use super::tls::{Door, Doors};
+use super::transport::Transport;
 use super::worker::{Clients, Worker, settle};
 use crate::calls::call::{Call, Ticket};
 use crate::calls::core::{Admitted, Core};
@@ -54,6 +56,8 @@ pub struct Settings {
     pub spool: Arc<Spool>,
     /// What happens is reported there.
     pub observer: Arc<crate::observe::Observer>,
+    /// Whether new connections speak TLS.
+    pub doors: Arc<Doors>,
     /// `DIR/run/gateway.sock`.
     pub gateway: std::path::PathBuf,
     /// The end.
@@ -70,7 +74,7 @@ pub fn serve(settings: Settings) -> std::io::Result<u64> {
 }
 
 async fn run(settings: Settings) -> std::io::Result<u64> {
-    let Settings { thread, threads, listener, limits, store, spool, observer, gateway, phase } = settings;
+    let Settings { thread, threads, listener, limits, store, spool, observer, doors, gateway, phase } = settings;
     let recorder = spool.recorder().map_err(std::io::Error::other)?;
     let synced = recorder.synced();
     let listener = TcpListener::from_std(listener)?;
@@ -89,6 +93,8 @@ async fn run(settings: Settings) -> std::io::Result<u64> {
         phase: Cell::new(*phase.borrow()),
         scratch: RefCell::new(vec![0; READ].into()),
         lane_scratch: RefCell::new(vec![0; READ].into()),
+        doors,
+        sockets: Cell::new(0),
         limits,
         spool,
         observer,
@@ -122,7 +128,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, mut phase: watch::Rec
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((socket, peer)) if worker.clients.borrow().len() < worker.limits.connections => {
+            Ok((socket, peer)) if worker.sockets.get() < worker.limits.connections => {
                 let _best_effort = socket.set_nodelay(true);
                 spawn_local(connection(worker.clone(), socket, peer));
             }
@@ -150,7 +156,46 @@ enum End {
     Finished,
 }
 
+/// Counts a socket for as long as it lives.
+struct Place(Rc<Worker>);
+
+impl Place {
+    fn take(worker: &Rc<Worker>) -> Self {
+        worker.sockets.set(worker.sockets.get() + 1);
+        worker.core.borrow().meter.connections_opened.add(1);
+        Self(worker.clone())
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.sockets.set(self.0.sockets.get().saturating_sub(1));
+        if let Ok(core) = self.0.core.try_borrow() {
+            core.meter.connections_closed.add(1);
+        }
+    }
+}
+
+/// In the clear or by TLS, as the door says; None when it is shut or the handshake fails.
+async fn enter(worker: &Worker, socket: TcpStream) -> Option<Transport> {
+    let config = match &*worker.doors.door() {
+        Door::Plain => return Some(Transport::Plain(socket)),
+        Door::Shut => return None,
+        Door::Tls(config) => config.clone(),
+    };
+    let handshake = tokio_rustls::TlsAcceptor::from(config).accept(socket);
+    match tokio::time::timeout(worker.limits.head_time, handshake).await {
+        Ok(Ok(stream)) => Some(Transport::encrypted(stream)),
+        Ok(Err(_)) | Err(_) => {
+            worker.core.borrow().meter.handshakes_failed.add(1);
+            None
+        }
+    }
+}
+
 async fn connection(worker: Rc<Worker>, socket: TcpStream, peer: SocketAddr) {
+    let _place = Place::take(&worker);
+    let Some(socket) = enter(&worker, socket).await else { return };
     let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
     let generation = worker.generations.get().wrapping_add(1);
     worker.generations.set(generation);
@@ -161,12 +206,10 @@ async fn connection(worker: Rc<Worker>, socket: TcpStream, peer: SocketAddr) {
         if worker.phase.get() >= Phase::LameDuck {
             client.output.retire();
         }
-        worker.core.borrow().meter.connections_opened.add(1);
         worker.clients.borrow_mut().insert(client) as u32
     };
     let end = poll_fn(|cx| turn(&worker, id, cx)).await;
     let client = worker.clients.borrow_mut().try_remove(id as usize);
-    worker.core.borrow().meter.connections_closed.add(1);
     let Some(mut client) = client else { return };
     client.gone = true;
     client.notify();
@@ -176,7 +219,7 @@ async fn connection(worker: Rc<Worker>, socket: TcpStream, peer: SocketAddr) {
 }
 
 /// Says that nothing more comes, and reads what the client still sends: a reset would take its answer away.
-async fn linger(mut socket: TcpStream) {
+async fn linger(mut socket: Transport) {
     let rest = async {
         socket.shutdown().await?;
         let mut sink = [0; 4096];
@@ -195,8 +238,8 @@ fn turn(worker: &Rc<Worker>, id: u32, cx: &mut Context<'_>) -> Poll<End> {
         if client.gone {
             break Poll::Ready(End::Left);
         }
-        if !client.output.pending().is_empty() {
-            match client.socket.poll_write_ready(cx) {
+        if client.owes() {
+            match client.socket.poll_ready(cx) {
                 Poll::Ready(Ok(())) => {
                     let now = worker.core.borrow_mut().tick_if(!worker.woken.get());
                     client.write(now);

@@ -3,6 +3,7 @@
 use super::client::Client;
 use super::forward::Gateway;
 use super::output::{Output, Retracted};
+use super::tls::Doors;
 use crate::calls::call::Ticket;
 use crate::calls::core::Core;
 use crate::calls::desk::Outputs;
@@ -38,6 +39,10 @@ pub struct Worker {
     pub(super) phase: Cell<Phase>,
     pub(super) scratch: RefCell<Box<[u8]>>,
     pub(super) lane_scratch: RefCell<Box<[u8]>>,
+    /// Whether new connections speak TLS.
+    pub(super) doors: Arc<Doors>,
+    /// Sockets of clients, those in a handshake included.
+    pub(super) sockets: Cell<usize>,
     /// Bounds on clients.
     pub limits: Limits,
     pub(super) spool: Arc<Spool>,
@@ -172,7 +177,7 @@ impl Worker {
 /// Wakes the tasks that something has become possible for.
 pub(super) fn settle(client: &mut Client) {
     client.notify();
-    if client.blocked || client.gone || client.output.ended() || !client.output.pending().is_empty() {
+    if client.blocked || client.gone || client.output.ended() || client.owes() {
         client.task.wake_by_ref();
     }
 }

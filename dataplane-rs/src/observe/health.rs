@@ -35,6 +35,17 @@ pub struct SnapshotHealth {
     pub gateway: Option<Arc<GatewayReport>>,
 }
 
+/// What the TLS of the API's port says of itself.
+#[derive(Debug, Default)]
+pub struct TlsHealth {
+    /// TLS is wanted and there is no certificate to serve it with: no connection is taken.
+    pub closed: AtomicBool,
+    /// The last look at the files found what cannot be used.
+    pub failing: AtomicBool,
+    /// When the certificate in use expires, seconds since 1970; 0 without TLS.
+    pub not_after_s: AtomicU64,
+}
+
 /// What the shipper says of itself.
 #[derive(Debug, Default)]
 pub struct ShipHealth {

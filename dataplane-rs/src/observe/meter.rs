@@ -181,6 +181,10 @@ pub struct Meter {
     pub forwarded: Single,
     /// What was not HTTP: bare 400, 408, 413, 431.
     pub malformed: Single,
+    /// TLS handshakes that failed or took too long.
+    pub handshakes_failed: Single,
+    /// Connections that speak HTTP/2.
+    pub http2_connections: Single,
     /// Rows in answers.
     pub rows: Single,
     /// Bytes of bodies, before compression.
@@ -203,6 +207,8 @@ impl Default for Meter {
             shared_calls: Single::default(),
             forwarded: Single::default(),
             malformed: Single::default(),
+            handshakes_failed: Single::default(),
+            http2_connections: Single::default(),
             rows: Single::default(),
             bytes: Single::default(),
             retries: Single::default(),

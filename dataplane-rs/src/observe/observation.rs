@@ -103,6 +103,16 @@ observations! {
         /// Whose.
         connection: name
     };
+    /// The API's certificate was read: new connections get it.
+    CertificateLoaded => "certificate_loaded", Info {
+        /// When it expires, seconds since 1970.
+        not_after_s: number
+    };
+    /// The API's certificate or its key cannot be used; the last good one serves on, or no connection is taken.
+    CertificateUnusable => "certificate_unusable", Error {
+        /// Why.
+        reason: code
+    };
     /// A query has shown itself fast.
     QueryPromoted => "query_promoted", Info {
         /// Which.

@@ -24,6 +24,10 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tailrace_statement_retries_total", "counter", "Statements sent again on another connection."),
     ("tailrace_connections", "gauge", "Open client connections."),
     ("tailrace_connections_total", "counter", "Accepted client connections."),
+    ("tailrace_http2_connections_total", "counter", "Client connections that spoke HTTP/2."),
+    ("tailrace_tls_handshake_failures_total", "counter", "TLS handshakes that failed or took too long."),
+    ("tailrace_tls_certificate_expiry_seconds", "gauge", "When the API's certificate in use expires, seconds since 1970; 0 without TLS."),
+    ("tailrace_tls_certificate_failing", "gauge", "1 if the certificate's files could not be used when they were read last."),
     ("tailrace_snapshot_version", "gauge", "Version of the snapshot that serves: µs since 1970 when it was built; 0 before the first."),
     ("tailrace_snapshot_age_seconds", "gauge", "Since that snapshot was swapped in, seconds."),
     ("tailrace_snapshot_queries", "gauge", "Queries in the snapshot, by whether every role is refused."),
@@ -102,6 +106,10 @@ pub fn render(observer: &Observer, now: SystemTime) -> String {
         ("tailrace_statement_retries_total", sum(|m| &m.retries)),
         ("tailrace_connections", opened.saturating_sub(sum(|m| &m.connections_closed))),
         ("tailrace_connections_total", opened),
+        ("tailrace_http2_connections_total", sum(|m| &m.http2_connections)),
+        ("tailrace_tls_handshake_failures_total", sum(|m| &m.handshakes_failed)),
+        ("tailrace_tls_certificate_expiry_seconds", observer.tls.not_after_s.load(Relaxed)),
+        ("tailrace_tls_certificate_failing", u64::from(observer.tls.failing.load(Relaxed))),
     ] {
         plain(out, name, value);
     }

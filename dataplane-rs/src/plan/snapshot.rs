@@ -315,6 +315,14 @@ wire! {
         /// Empty: any.
         pub cidrs: Vec<String>,
     }
+    /// Callers speak TLS only; both files are PEM and re-read when they change.
+    #[derive(Eq)]
+    pub struct TlsPlan {
+        /// The chain, the server's own certificate first.
+        pub certificate_file: String,
+        /// Its private key.
+        pub key_file: String,
+    }
     /// What holds for the whole API.
     pub struct ApiPlan {
         /// Of the QueryAPI.
@@ -327,6 +335,8 @@ wire! {
         pub hide_forbidden: bool,
         /// CIDRs.
         pub trusted_proxies: Vec<String>,
+        /// None: plain HTTP.
+        pub tls: Option<TlsPlan>,
         /// Spool bound.
         pub spool_size_bytes: u64,
         /// When it is full.

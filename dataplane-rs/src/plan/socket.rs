@@ -7,6 +7,7 @@ use super::report::{self, Report};
 use super::snapshot::{LIMIT_BYTES, RunStorePlan, Snapshot};
 use super::store::Store;
 use super::tables::{Invalid, Tables};
+use crate::http::tls::Doors;
 use crate::observe::{Observation, Observer};
 use crate::runs::{Destination, Spool};
 use http::{Method, Request, Response, StatusCode};
@@ -37,6 +38,7 @@ pub struct Pusher {
     secret: PathBuf,
     store: Arc<Store>,
     spool: Arc<Spool>,
+    doors: Arc<Doors>,
     observer: Arc<Observer>,
     /// Snapshots are compiled one after the other.
     turn: Mutex<()>,
@@ -68,8 +70,8 @@ pub enum PushError {
 
 impl Pusher {
     /// `secret` is the file of the API's own secret.
-    pub fn new(secret: &Path, store: Arc<Store>, spool: Arc<Spool>, observer: Arc<Observer>) -> Self {
-        Self { secret: secret.to_owned(), store, spool, observer, turn: Mutex::new(()) }
+    pub fn new(secret: &Path, store: Arc<Store>, spool: Arc<Spool>, doors: Arc<Doors>, observer: Arc<Observer>) -> Self {
+        Self { secret: secret.to_owned(), store, spool, doors, observer, turn: Mutex::new(()) }
     }
 
     /// Compiles off the serving threads, swaps on every one, and says which version is served.
@@ -78,7 +80,7 @@ impl Pusher {
         let before = self.store.current().map(|published| published.tables);
         let file = self.secret.clone();
         let began = Instant::now();
-        let observer = self.observer.clone();
+        let (doors, observer) = (self.doors.clone(), self.observer.clone());
         let compile = move || -> Result<(Snapshot, Tables), PushError> {
             // Never serde's own words: they quote what they stumbled over.
             let unreadable = |error: serde_json::Error| PushError::Unreadable(error.line(), error.column());
@@ -86,6 +88,7 @@ impl Pusher {
             drop(body);
             let secret = secret(&file);
             let tables = Tables::compile(&snapshot, secret.as_ref(), before.as_deref(), &observer)?;
+            doors.follow(snapshot.api.tls.as_ref(), &observer);
             Ok((snapshot, tables))
         };
         let (snapshot, tables) = beside(compile).await.map_err(|_| PushError::Interrupted)??;

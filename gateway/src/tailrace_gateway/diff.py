@@ -114,6 +114,10 @@ def _http(ref: Ref, before: QueryAPI, after: QueryAPI, keys: dict[Ref, ApiKey]) 
         yield Change(Effect.NARROWS, subject, "http.hideForbidden is on: a forbidden query looks absent (404 instead of 403)", who)
     if added := set(new.trusted_proxies) - set(old.trusted_proxies):
         yield Change(Effect.WIDENS, subject, f"http.trustedProxies: addresses that these say are believed: {', '.join(sorted(added))}", who)
+    if old.tls is None and new.tls is not None:
+        yield Change(Effect.BREAKS, subject, "http.tls: only TLS is served from now on (https)", who)
+    if old.tls is not None and new.tls is None:
+        yield Change(Effect.BREAKS, subject, "http.tls is gone: callers' keys travel in the clear (http)", who)
     for connection in after.spec.connections:
         was = next((each for each in before.spec.connections if each.name == connection.name), None)
         if was is not None and (was.url_from, was.session) != (connection.url_from, connection.session):

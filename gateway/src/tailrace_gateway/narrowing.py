@@ -114,5 +114,6 @@ def _api(last: ApiPlan, wanted: ApiPlan) -> ApiPlan:
         update={
             "hide_forbidden": last.hide_forbidden or wanted.hide_forbidden,
             "trusted_proxies": tuple(each for each in last.trusted_proxies if each in wanted.trusted_proxies),
+            "tls": wanted.tls,
         }
     )

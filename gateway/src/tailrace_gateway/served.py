@@ -112,6 +112,7 @@ def status(data: Path, published: Published) -> dict[str, JsonValue]:
     return {
         "version": snapshot.version if snapshot is not None else 0,
         "api": f"{snapshot.api.namespace}/{snapshot.api.name}" if snapshot is not None else None,
+        "tls": snapshot is not None and snapshot.api.tls is not None,
         "compiledMs": published.duration_ms,
         "queries": [] if snapshot is None else _queries(snapshot),
         "keys": _keys(data, published.state, snapshot),

@@ -158,6 +158,9 @@ class Worker:
         """
         began = time.monotonic()
         snapshot = offered.snapshot
+        if self.settings.alone and snapshot.api.tls is not None:
+            # Keys would travel in the clear where their owner asked for TLS.
+            raise SettingsError(("http.tls is served by the data plane only: run with it, or remove http.tls",))
         told = offered.report.to_json() if offered.report is not None else b""
         if snapshot.version == self._offered and offered.report is not None:
             if self.pusher is not None:
@@ -287,6 +290,11 @@ def main(arguments: Sequence[str]) -> int:
     observe(observation(Event.WORKER_STARTED, version="0.1.0", alone=settings.alone))
     try:
         asyncio.run(run(settings, observe, metrics))
+    except SettingsError as wrong:
+        for fault in wrong.faults:
+            sys.stderr.write(f"tailrace worker: {fault}\n")
+        observe(observation(Event.WORKER_STOPPED, reason=f"{wrong.message} {wrong.hint}".strip()))
+        return 64
     except GatewayError as error:
         observe(observation(Event.WORKER_STOPPED, reason=f"{error.message} {error.hint}".strip()))
         return 1

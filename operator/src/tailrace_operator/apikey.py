@@ -108,7 +108,8 @@ class ApiKeys:
         pods = (await self._pods.of(read.api_ref, api_uid))[1] if api is not None else ()
         since = self._mark(key, live, previous.keys)
         before = reach(pods, api_uid, key.ref, since, NEVER)
-        held = await self._held(read, live, previous, now, is_loaded=before.is_everywhere)
+        address = url(read.api_ref.name, read.api_ref.namespace, api)
+        held = await self._held(read, live, previous, now, address=address, is_loaded=before.is_everywhere)
         against = of_api(api, read)
         found_problems = tuple(each for each in (against, held.problem, _refused(before.refused)) if each is not None)
         is_admitted = against is None or against.reason != NOT_ADMITTED
@@ -118,7 +119,7 @@ class ApiKeys:
         found = Found(
             keys=digests.keys,
             reach=reach(pods, api_uid, key.ref, changed_since, self._usable_since(key, live, digests.keys, held.texts.digest)),
-            url=url(read.api_ref.name, read.api_ref.namespace),
+            url=address,
             problems=found_problems,
             revoked=_revoked(read, against, now),
             is_replaced=digests.is_replaced,
@@ -132,13 +133,15 @@ class ApiKeys:
             self._pods.awaits(read.api_ref)
         return Done(_again_s(read, held.texts, status, found_problems, now))
 
-    async def _held(self, key: ApiKey, live: Object, previous: ApiKeyStatus, now: datetime, *, is_loaded: bool) -> Held:
+    async def _held(self, key: ApiKey, live: Object, previous: ApiKeyStatus, now: datetime, *, address: str, is_loaded: bool) -> Held:
         paused = is_paused(live)
         if not paused and previous.observed_generation != _generation(live):
             await self._secrets.prune(key, live)
         if key.spec.key_from is not None:
             return await self._secrets.brought(key, key.spec.key_from.secret_key_ref)
-        return await self._secrets.minted(key, live, key.spec.secret_name or "", previous.keys, now, is_loaded=is_loaded, paused=paused)
+        return await self._secrets.minted(
+            key, live, key.spec.secret_name or "", previous.keys, now, address=address, is_loaded=is_loaded, paused=paused
+        )
 
     async def _say(self, key: Key, live: Object, status: ApiKeyStatus, previous: ApiKeyStatus) -> None:
         """Events first: one that is told twice does less harm than one that is never told."""

@@ -40,7 +40,6 @@ from tailrace_operator.manifest import (
 )
 from tailrace_operator.observe import Event, Observer, observation
 from tailrace_operator.problems import Problem
-from tailrace_operator.render.service import url
 
 KEY = "key"
 NEXT = "key.next"
@@ -78,9 +77,18 @@ class KeySecrets:
             return Held(Texts(), Problem(kind, "InvalidKey", f"Secret {source.name}, key {source.key}: {error}", True))
 
     async def minted(
-        self, key: ApiKey, live: Object, name: str, keys: tuple[KeyDigest, ...], now: datetime, *, is_loaded: bool, paused: bool
+        self,
+        key: ApiKey,
+        live: Object,
+        name: str,
+        keys: tuple[KeyDigest, ...],
+        now: datetime,
+        *,
+        address: str,
+        is_loaded: bool,
+        paused: bool,
     ) -> Held:
-        """The texts of a minted key, after what its Secret lacks was written. `keys`: the digests in the status; `is_loaded`: see `next_texts`.
+        """The texts of a minted key, after what its Secret lacks was written. `keys`: the digests in the status; `address`: the API's URL; `is_loaded`: see `next_texts`.
 
         Conflict when somebody else was faster: read again. What the API server refuses for good is a problem, with what the Secret has.
         """
@@ -96,7 +104,7 @@ class KeySecrets:
         wanted = next_texts(texts, keys, key.spec, now, is_loaded=is_loaded, mint=self._mint)
         if wanted.key is None:
             return Held(wanted)  # Its time is over, and a Secret is not needed.
-        data = {KEY: wanted.key, NEXT: wanted.following, URL: url(key.api_ref.name, key.api_ref.namespace)}
+        data = {KEY: wanted.key, NEXT: wanted.following, URL: address}
         try:
             if secret is None:
                 await self._cluster.create(_manifest(key, live, name, data))

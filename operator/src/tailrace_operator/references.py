@@ -71,5 +71,7 @@ def of_query_api(api: QueryAPI, run_store: RunStoreSpec | None) -> References:
             keys += [SecretKey(secret, key, f"{place}, tls.certificateFrom") for key in TLS_KEYS]
     if run_store is not None and run_store.postgres is not None:
         keys.append(_url(run_store.postgres.url_from, f"RunStore {api.spec.run_store_ref.name}"))
+    if api.spec.http.tls is not None:
+        keys += [SecretKey(api.spec.http.tls.secret_name, key, "http.tls") for key in TLS_KEYS]
     config_maps = {source.config_map_ref.name for source in api.spec.queries_from}
     return References(tuple(sorted(set(keys))), tuple(sorted(config_maps)))

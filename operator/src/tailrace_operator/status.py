@@ -93,7 +93,7 @@ def query_api_status(api: Manifest, observed: Observed, previous: QueryAPIStatus
     return QueryAPIStatus(
         observed_generation=generation,
         conditions=stamped(previous.conditions, verdicts, generation, now),
-        url=url(meta["name"], meta["namespace"]),
+        url=url(meta["name"], meta["namespace"], api),
         replicas=int(((observed.deployment or {}).get("status") or {}).get("replicas") or 0),
         selector=f"{QUERY_API_UID_LABEL}={uid}",
         loaded_by=found.share,

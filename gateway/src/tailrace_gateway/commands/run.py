@@ -201,7 +201,8 @@ class Narrator:
         line, paint = self._console.line, self._console.paint
         by = "Python alone" if self._binary is None else "the data plane"
         listen = self._given.listen
-        line(paint(f"tailrace {VERSION} serves {status['api']} at http://{listen} ({by})", ink.BOLD))
+        scheme = "https" if status["tls"] else "http"
+        line(paint(f"tailrace {VERSION} serves {status['api']} at {scheme}://{listen} ({by})", ink.BOLD))
         line()
         line("queries")
         for text in columns([_query(query) for query in status["queries"]]):

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from pydantic import JsonValue
 from tailrace_contract.apikey import ApiKey
-from tailrace_contract.plan import ApiPlan, EmbeddedStorePlan, Nothing, PostgresStorePlan, PostgresTarget, RunStorePlan, Source, SourceKind
+from tailrace_contract.plan import (
+    ApiPlan,
+    EmbeddedStorePlan,
+    Nothing,
+    PostgresStorePlan,
+    PostgresTarget,
+    RunStorePlan,
+    Source,
+    SourceKind,
+    TlsPlan,
+)
 from tailrace_contract.queryapi import Connection, Parameter, Query, QueryAPI, Role
 from tailrace_contract.resource import SecretKeySource
 from tailrace_contract.runstore import RunStore
@@ -78,6 +88,7 @@ def api_spec(
         big_numbers=api.spec.http.big_numbers,
         hide_forbidden=api.spec.http.hide_forbidden,
         trusted_proxies=api.spec.http.trusted_proxies,
+        tls=_tls(api, secrets / namespace),
     )
     if store is not None:
         spool = store.spec.spool
@@ -153,6 +164,13 @@ def _run_store(store: RunStore, folder: Path) -> RunStorePlan:
     if store.spec.postgres is None:
         return EmbeddedStorePlan(embedded=Nothing())
     return PostgresStorePlan(postgres=PostgresTarget(url_file=_secret(folder, store.spec.postgres.url_from)))
+
+
+def _tls(api: QueryAPI, folder: Path) -> TlsPlan | None:
+    if api.spec.http.tls is None:
+        return None
+    pair = folder / api.spec.http.tls.secret_name
+    return TlsPlan(certificate_file=str(pair / "tls.crt"), key_file=str(pair / "tls.key"))
 
 
 def _secret(folder: Path, source: SecretKeySource) -> str:

@@ -60,6 +60,10 @@ def _api_faults(state: ResourceState, api: QueryAPI, exists: Exists) -> Iterator
             for key in ("tls.crt", "tls.key"):
                 ref = SecretKeyRef(name=connection.tls.certificate_from.secret_ref.name, key=key)
                 yield from _secret(namespace, ref, (*at, "tls", "certificateFrom", "secretRef"), exists)
+    if api.spec.http.tls is not None:
+        for key in ("tls.crt", "tls.key"):
+            ref = SecretKeyRef(name=api.spec.http.tls.secret_name, key=key)
+            yield from _secret(namespace, ref, ("spec", "http", "tls", "secretName"), exists)
     if Ref(namespace, api.spec.run_store_ref.name) not in state.run_stores:
         name = f"{namespace}/{api.spec.run_store_ref.name}"
         yield Finding(("spec", "runStoreRef", "name"), f"runStoreRef: there is no RunStore {name}", "add it, or correct the name")

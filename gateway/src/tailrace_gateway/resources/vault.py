@@ -125,4 +125,6 @@ class Vault:
                 paths.append(self.secret_file(namespace, connection.tls.ca_from.secret_key_ref))
             if connection.tls is not None and connection.tls.certificate_from is not None:
                 paths += self.certificate_files(namespace, connection.tls.certificate_from.secret_ref.name)
+        if api.spec.http.tls is not None:
+            paths += self.certificate_files(namespace, api.spec.http.tls.secret_name)
         return paths
