@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults revocation bench e2e clean
+.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults revocation bench bench-quick e2e clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -101,8 +101,12 @@ faults: venv ## kill -9 under full load, run ids compared as sets (ROUNDS=20)
 revocation: venv ## Keys, tables and views changed under full load (REVOKED=20)
 	python -m tailrace_loadtest.revocation --keys $(REVOKED)
 
-bench: venv ## The figures of docs/performance.md, into .bench/
-	python -m tailrace_loadtest.bench --output .bench
+BENCH ?=
+bench: venv ## Every bar and curve of docs/performance.md beside its peers, into .bench/ (BENCH="--only plain peers --rounds 5")
+	python -m tailrace_loadtest.bench --output .bench $(BENCH)
+
+bench-quick: venv ## The bars that need no peer, in 3 minutes
+	python -m tailrace_loadtest.bench --quick --output .bench
 
 clean: ## Remove what was built here
 	rm -rf .venv .demo .tailrace .bench .fuzz target dataplane-rs/fuzz/target

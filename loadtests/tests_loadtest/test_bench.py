@@ -1,15 +1,25 @@
 """The parts of the figures that are pure, and the yardstick's server."""
 
 import os
+import re
 import urllib.request
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from tailrace_contract import document
-from tailrace_loadtest.bench import __main__ as bench
+from tailrace_loadtest import cases
 from tailrace_loadtest.bench import chart, scale
+from tailrace_loadtest.bench.bars import judge
+from tailrace_loadtest.bench.case import BadCase, Case, Load, parse
+from tailrace_loadtest.bench.case import bars as all_bars
+from tailrace_loadtest.bench.rounds import Results, calls_per_cpu_second, wanted
+from tailrace_loadtest.bench.session import supported
+from tailrace_loadtest.bench.verdict import Range, lowest, times
 from tailrace_loadtest.servers.nginx import Nginx
 from tailrace_loadtest.servers.postgres import ServerMissing
 
@@ -23,22 +33,121 @@ def test_the_large_api_is_valid_and_an_edition_changes_one_query(tmp_path: Path)
     assert [a["name"] for a, b in zip(one, two, strict=True) if a != b] == ["user_0001"]
 
 
-def test_bars_are_drawn_to_scale() -> None:
-    drawn = ET.fromstring(chart.bars("a < b", "calls", [("one", 10.0), ("two & three", 5.0)]))
-    lengths = [float(each.attrib["width"]) for each in drawn.iter("{http://www.w3.org/2000/svg}rect")][1:]
-    assert lengths[0] == 2 * lengths[1] > 0
+def report(us: float, right: int = 1000, p99: float = 1.0, **more: object) -> dict[str, Any]:
+    """A generator's report, as far as the bars look at it."""
+    cpu = {name: {"us_per_call": us} for name in ("server", "database", "python")}
+    errors = {"refused": 0}
+    return {
+        "answered": 1000, "right": right, "wrong": 1000 - right, "other_status": 0, "errors": errors, "without_run_id": 0, "cpu": cpu,
+        "latency_ms": {"p50": 0.1, "p99": p99, "p999": 9.0}, "behind_ms": {"p50": 0.0, "p99": 0.1}, "delivered": 1.0, "void": False,
+        "achieved_rate": 1000.0, "own_us_per_call": 2.0, **more,
+    }  # fmt: skip
 
 
-def test_a_missed_bar_is_said() -> None:
-    good = {"server": "tailrace", "depth": 1, "calls_per_server_cpu_s": 90_000, "wrong": 0, "without_run_id": 0}
-    results = {"flat": [good], "alone": {"added_p50_ms": 0.1}, "memory": {"data_plane_rss_mb": 20.0, "keys": 1}}
-    assert bench.verdicts(results, False) == []
-    bad = {
-        "flat": [good | {"calls_per_server_cpu_s": 79_999, "without_run_id": 1}],
-        "alone": {"added_p50_ms": 0.16},
-        "memory": {"data_plane_rss_mb": 25.1, "keys": 1},
-    }
-    assert len(bench.verdicts(bad, False)) == 4
+def played(case: Case, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Results:
+    """Every load of the case with these reports."""
+    results = Results()
+    for load, beside in case.loads:
+        results.reports[load, "tailrace"] = ours
+        for name in beside:
+            results.reports[load, name] = theirs
+    return results
+
+
+CASES = {case.id: case for case in all_bars()}
+
+
+def test_every_bar_of_the_acceptance_rows_has_a_case() -> None:
+    rows = (Path(__file__).parents[2] / "docs" / "acceptance.md").read_text()
+    assert set(re.findall(r"^\| FB-(\S+) ", rows, re.MULTILINE)) == set(CASES)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {},
+        {"id": "a", "measure": "guess", "goals": {"least": 1}},
+        {"id": "a", "measure": "times"},
+        {"id": "a", "measure": "times", "goals": {"nginx": 1}, "extra": 1},
+        {"id": "a", "measure": "times", "goals": {"nginx": 1}, "database": "oracle"},
+        {"id": "a", "measure": "times", "goals": {"nginx": 1}, "loads": [{"depth": 1}]},
+        {"id": "a", "measure": "times", "goals": {"nginx": 1}, "loads": [{"query": "user", "speed": 1}]},
+        {"id": "a", "measure": "times", "goals": {"nginx": 1}, "loads": [{"query": "user", "rate": -1}]},
+    ],
+)
+def test_a_row_that_would_measure_something_else_is_refused(row: dict[str, Any]) -> None:
+    with pytest.raises(BadCase):
+        parse([row])
+    good = {"id": "a", "measure": "times", "goals": {"nginx": 1}, "loads": [{"query": "user"}]}
+    assert parse([good])[0].loads[0][0] == Load("user")
+    with pytest.raises(BadCase, match="twice"):
+        parse([good, good])
+
+
+def test_a_ratio_counts_only_when_the_ranges_do_not_overlap() -> None:
+    good = times("a", [120.0, 121.0], [100.0, 101.0], 1.1, "nginx")
+    assert good.met
+    assert good.line() == "bar a: 1.2 (1.2–1.2) × nginx goal ≥ 1.1 met"
+    overlapping = times("a", [120.0, 200.0], [100.0, 150.0], 1.1, "nginx")
+    assert not overlapping.met
+    assert overlapping.line().endswith("short (the ranges overlap: no difference)")
+    assert times("a", [97.0], [100.0], 0.97, "plain").met
+    assert not times("a", [96.0], [100.0], 0.97, "plain").met
+    assert not lowest("a", Range.of([1, 2]), {"x": Range.of([2, 3])}, "ms").met
+    assert lowest("a", Range.of([1, 2]), {"x": Range.of([2.1, 3])}, "ms").met
+    assert not lowest("a", Range.of([1, 2]), {}, "ms").met, "alone nobody is the lowest"
+
+
+@given(st.lists(st.floats(0.001, 1e9), min_size=1, max_size=9))
+def test_a_range_encloses_its_median(values: list[float]) -> None:
+    found = Range.of(values)
+    assert found.low <= found.median <= found.high
+    assert not found.is_below(found)
+
+
+def test_bars_of_loads() -> None:
+    fast, slow = [report(5.0), report(5.1)], [report(50.0, p99=5.0), report(51.0, p99=6.0)]
+    for name in ("plain", "plain-40k", "peers", "own", "governed", "db", "open", "p99", "page"):
+        case = CASES[name]
+        assert judge(case, played(case, fast, slow)).met is (name != "peers"), name
+    peers = judge(CASES["peers"], played(CASES["peers"], fast, slow))
+    assert "10 × dataloader · 10 × mq_bridge" in peers.value
+    assert not peers.met
+    assert not judge(CASES["plain"], played(CASES["plain"], slow, fast)).met
+
+
+def test_wrong_answers_are_never_met() -> None:
+    case = CASES["plain"]
+    found = judge(case, played(case, [report(1.0, right=999)], [report(50.0)]))
+    assert not found.met
+    assert "1 wrong answers" in found.note
+    assert calls_per_cpu_second(report(10.0, right=500), ("server",)) == 50_000
+    assert not judge(case, Results()).met
+
+
+def test_a_load_is_played_once_for_all_bars_that_look_at_it() -> None:
+    loads = wanted([CASES["plain"], CASES["peers"], CASES["db"]])
+    assert list(loads) == [Load("user")]
+    assert loads[Load("user")][:3] == ["tailrace", "nginx", "dataloader"]
+
+
+def test_charts_are_to_scale() -> None:
+    drawn = ET.fromstring(
+        chart.ranges("a < b", "calls", [("one", 9.0, 10.0, 11.0), ("two & three", 90.0, 100.0, 110.0), ("none", 0, 0, 0)])
+    )
+    at = [float(each.attrib["cx"]) for each in drawn.iter("{http://www.w3.org/2000/svg}circle")]
+    assert len(at) == 2
+    one, two = chart.decades(9.0, 110.0)
+    width = chart.WIDTH - chart.LEFT - chart.RIGHT
+    assert at[1] - at[0] == pytest.approx(width / (two - one), abs=0.2)
+    curve = ET.fromstring(chart.curves("c", "clients", "calls/s", {"ours": [(1, 10.0), (64, 1000.0)], "none": []}))
+    assert len(list(curve.iter("{http://www.w3.org/2000/svg}circle"))) == 2
+
+
+def test_fields_that_a_version_does_not_know_are_left_out_and_named() -> None:
+    documents, missing = supported(cases.path("bench.yaml").read_text())
+    assert all(not isinstance(document.read(each), list) for each in documents)
+    assert set(missing) <= {"coalesce", "cache"}
 
 
 def test_nginx_answers() -> None:

@@ -1,6 +1,7 @@
-"""`python -m tailrace_loadtest.bench`: the figures of docs/performance.md, as a table, JSON and a graph.
+"""`python -m tailrace_loadtest.bench`: each bar of docs/performance.md beside what others do, as a table, JSON and graphs.
 
-Ratios within one session are what counts on a shared machine; absolutes are notes. --only picks parts; --small is a quick look.
+Rounds are interleaved; a figure is the median of its rounds with its range. The last lines are `bar ID: VALUE goal GOAL met` or `… short`.
+--only picks bars and curves by id; --quick takes about 3 minutes; --small is a look at whether everything runs. Exit 1: a bar is short.
 """
 
 import argparse
@@ -10,19 +11,19 @@ import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tailrace_loadtest import cases
-from tailrace_loadtest.bench import alone, chart, flat, scale
+from tailrace_loadtest.bench import bars, chart, rounds, singles
+from tailrace_loadtest.bench.case import Case
+from tailrace_loadtest.bench.case import bars as all_bars
+from tailrace_loadtest.bench.session import Session, opened
+from tailrace_loadtest.bench.verdict import Verdict
 from tailrace_loadtest.generator import ROOT
-from tailrace_loadtest.servers import users
-from tailrace_loadtest.servers.postgres import Postgres
-from tailrace_loadtest.servers.tailrace import Tailrace
 
-PARTS = ("flat", "alone", "memory", "scale")
-BARS = {"calls_per_data_plane_cpu_s": 80_000, "added_p50_ms": 0.15, "data_plane_rss_mb": 25}
-"""What must hold: at least, at most, at most."""
+QUICK = ("plain", "plain-40k", "deep", "own", "db", "governed", "alone", "recorded")
+CURVES: tuple[str, ...] = ()
 
 
 def say(text: str) -> None:
@@ -37,90 +38,114 @@ def machine() -> dict[str, Any]:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")),
         platform.machine(),
     )
-    return {"commit": commit, "cpu": model, "cores": os.cpu_count(), "kernel": platform.release()}
+    return {"commit": commit, "cpu": model, "cores": os.cpu_count(), "kernel": platform.release(), "load_average": os.getloadavg()}
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows as a Markdown table."""
-    names = list(rows[0])
-    shown = [
-        [("" if row[name] is None else f"{row[name]:,}" if isinstance(row[name], int | float) else str(row[name])) for name in names]
-        for row in rows
-    ]
-    return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *("| " + " | ".join(row) + " |" for row in shown)])
+def shown(value: Any) -> str:
+    """A cell: a range as median (low–high), a number with commas."""
+    if isinstance(value, dict):
+        low, median, high = (float(value[name]) for name in ("low", "median", "high"))
+        return f"{median:,.4g}" if low == high else f"{median:,.4g} ({low:,.4g}–{high:,.4g})"
+    return "" if value is None else f"{value:,}" if isinstance(value, int | float) else str(value)
+
+
+def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
+    """Rows as a Markdown table of these columns."""
+    lines = ["| " + " | ".join(shown(row[name]) for name in names) + " |" for row in rows]
+    return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *lines])
+
+
+SHOWN = ("load", "server", "calls_per_s", "calls_per_server_cpu_s", "server_us", "database_us", "generator_us", "p50_ms", "p99_ms", "wrong")
+
+
+def single(case: Case, session: Session, options: argparse.Namespace) -> Verdict | None:
+    """A bar that is no plain load; None when it is one."""
+    match case.measure:
+        case "forward":
+            return singles.forward(case, session, options.rounds, options.seconds)
+        case "poison":
+            return singles.poison(case, session, options.rounds, options.seconds)
+        case "memory":
+            return singles.memory(case, session, options.small)
+        case "alone":
+            return singles.alone(case, session, options.rounds)
+        case "recorded":
+            return singles.recorded(case, session, options.seconds)
+        case _:
+            return None
+
+
+def judged(cases: Sequence[Case], session: Session, options: argparse.Namespace, results: dict[str, Any]) -> list[Verdict]:
+    """All bars of one database, in the file's order; `recorded` last, because it ends the stack."""
+    loads = rounds.wanted([case for case in cases if case.loads])
+    played = rounds.play(session, loads, options.rounds, options.seconds, say)
+    results["loads"] = results.get("loads", []) + rounds.table(played)
+    found: dict[str, Verdict] = {}
+    for case in sorted(cases, key=lambda case: case.measure == "recorded"):
+        if any(load.query == "user_cached" for load, _ in case.loads) and "cache" in session.missing:
+            found[case.id] = bars.absent(case, session.missing["cache"])
+        elif case.loads:
+            found[case.id] = bars.judge(case, played)
+        else:
+            found[case.id] = single(case, session, options) or bars.absent(case, "nothing measures it")
+        say(found[case.id].line())
+    return [found[case.id] for case in cases]
+
+
+def write(folder: Path, results: dict[str, Any]) -> None:
+    """bench.json, and what can be drawn of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
+    spans = [(f"{row['server']}: {row['load']}", row["calls_per_server_cpu_s"]) for row in results.get("loads", [])]
+    drawn = sorted(((name, span["low"], span["median"], span["high"]) for name, span in spans), key=lambda row: -row[2])
+    if drawn:
+        (folder / "bench.svg").write_text(chart.ranges("Calls per CPU-second of the server", "", drawn))
+    say(f"written to {folder}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measures the chosen parts; exit code 1 when a bar is missed."""
-    rows = 100_000 if options.small else 1_000_000
-    results: dict[str, Any] = {"machine": machine(), "rows": rows}
-    # Rows come from memory: figures are about the servers, not the disk.
-    with (
-        Postgres({"shared_buffers": "512MB", "max_connections": "200"}) as server,
-        tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir="/var/tmp") as home,
-    ):
-        folder = Path(home)
-        url = users.load(server, rows)
-        if "flat" in options.only or "alone" in options.only:
-            with Tailrace([cases.path("users.yaml")], {"users-db": url}, threads=1, taskset=str(flat.SERVER_CPU)) as stack:
-                keys = folder / "keys"
-                keys.write_text(stack.keys["app-key"] + "\n")
-                if "alone" in options.only:
-                    results["alone"] = alone.measure(stack, server, keys, rows, options.rounds)
-                    say(json.dumps(results["alone"]))
-                if "flat" in options.only:
-                    results["flat"] = flat.measure(stack, server, keys, rows, options.seconds, options.rounds, (1, 16))
-                    say(table(results["flat"]))
-        if "memory" in options.only:
-            results["memory"] = scale.memory(folder, url, *((100, 1000) if options.small else (1000, 10_000)))
-            say(json.dumps(results["memory"]))
-        if "scale" in options.only:
-            size = (100, 5, 1000) if options.small else (1000, 50, 10_000)
-            results["scale"] = scale.measure(folder, url, rows, *size, rate=options.rate, seconds=max(5, int(options.seconds * 5)))
-            say(json.dumps(results["scale"], indent=1))
-    missed = verdicts(results, options.small)
-    for line in missed:
-        say(f"MISSED: {line}")
+    """Measures what was chosen; exit code 1 when a bar is short."""
+    known = all_bars()
+    chosen = [case for case in known if case.id in options.only]
+    results: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "seconds": options.seconds, "rows": options.rows}
+    verdicts: list[Verdict] = []
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir="/var/tmp") as home:
+        cases = [case for case in chosen if case.database == "postgres"]
+        if cases:
+            with opened(options.rows, Path(home)) as session:
+                verdicts += judged(cases, session, options, results)
+                results["skipped"] = session.missing
+    verdicts += [bars.absent(case, f"no {case.database} in this bench yet") for case in chosen if case.database != "postgres"]
+    if results.get("loads"):
+        say(table(results["loads"], SHOWN))
+    results["bars"] = {verdict.bar: verdict.to_json() for verdict in verdicts}
+    results["machine"]["load_average_after"] = os.getloadavg()
     if options.output:
-        options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "bench.json").write_text(json.dumps(results, indent=1) + "\n")
-        if "flat" in results:
-            graph = [(f"{each['server']}, {each['depth']} a read", float(each["calls_per_server_cpu_s"])) for each in results["flat"]]
-            (options.output / "bench.svg").write_text(chart.bars("Calls per CPU-second of the server", "", graph))
-        say(f"written to {options.output}")
-    return int(bool(missed))
-
-
-def verdicts(results: dict[str, Any], small: bool) -> list[str]:
-    """Bars that are missed."""
-    missed = []
-    for each in results.get("flat", []):
-        if each["server"] == "tailrace":
-            if each["depth"] == 1 and each["calls_per_server_cpu_s"] < BARS["calls_per_data_plane_cpu_s"]:
-                missed.append(
-                    f"{each['calls_per_server_cpu_s']} calls per data-plane CPU-second, wanted {BARS['calls_per_data_plane_cpu_s']}"
-                )
-            if each["wrong"] or each["without_run_id"]:
-                missed.append(f"{each['wrong']} wrong answers, {each['without_run_id']} without a run")
-    if "alone" in results and results["alone"]["added_p50_ms"] > BARS["added_p50_ms"]:
-        missed.append(f"{results['alone']['added_p50_ms']} ms added to a call alone, at most {BARS['added_p50_ms']}")
-    if "memory" in results and not small and results["memory"]["data_plane_rss_mb"] > BARS["data_plane_rss_mb"]:
-        missed.append(
-            f"{results['memory']['data_plane_rss_mb']} MB with {results['memory']['keys']} keys, at most {BARS['data_plane_rss_mb']}"
-        )
-    return missed
+        write(options.output, results)
+    for verdict in verdicts:
+        say(verdict.line())
+    return int(not all(verdict.met for verdict in verdicts))
 
 
 def main() -> int:
     """Parses the command line."""
+    known = [case.id for case in all_bars()]
     cli = argparse.ArgumentParser(prog="python -m tailrace_loadtest.bench", description=(__doc__ or "").splitlines()[0])
-    cli.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    cli.add_argument("--only", nargs="+", metavar="ID", choices=[*known, *CURVES], help=f"of {', '.join([*known, *CURVES])}")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--seconds", type=float, default=6, help="of one load")
-    cli.add_argument("--rate", type=float, default=5000, help="of the open loop under change, calls per second")
-    cli.add_argument("--small", action="store_true", help="a small table and a small API")
-    cli.add_argument("--output", type=Path, help="folder for bench.json and bench.svg")
-    return run(cli.parse_args())
+    cli.add_argument("--rows", type=int, default=1_000_000)
+    cli.add_argument("--quick", action="store_true", help="2 rounds of 2 s of the rows that need no peer")
+    cli.add_argument("--small", action="store_true", help="a small table, a small API, one round of half a second: whether it runs")
+    cli.add_argument("--output", type=Path, help="folder for bench.json and the graphs")
+    options = cli.parse_args()
+    if options.quick:
+        options.rounds, options.seconds = 2, 2.0
+        options.only = options.only or list(QUICK)
+    if options.small:
+        options.rounds, options.seconds, options.rows = 1, 0.5, min(options.rows, 10_000)
+    options.only = options.only or [*known, *CURVES]
+    return run(options)
 
 
 if __name__ == "__main__":

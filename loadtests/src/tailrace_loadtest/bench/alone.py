@@ -60,6 +60,8 @@ def measure(stack: Tailrace, server: Postgres, keys: Path, rows: int, rounds: in
     return {
         "tailrace_p50_ms": round(statistics.median(one for one, _ in pairs), 4),
         "libpq_p50_ms": round(statistics.median(two for _, two in pairs), 4),
+        "added_low_ms": round(min(one - two for one, two in pairs), 4),
         "added_p50_ms": round(statistics.median(one - two for one, two in pairs), 4),
+        "added_high_ms": round(max(one - two for one, two in pairs), 4),
         "rounds": rounds,
     }

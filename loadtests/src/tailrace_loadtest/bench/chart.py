@@ -1,24 +1,90 @@
-"""Bars as SVG, without a dependency. Pure."""
+"""Figures as SVG on a logarithmic scale, without a dependency. Pure. Values of 0 or less have no place on it and are left out."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH, LEFT, ROW = 720, 230, 30
+WIDTH, LEFT, RIGHT, ROW, TOP = 760, 250, 150, 26, 44
+COLOURS = ("#3b6ea5", "#b5532f", "#4f8a3c", "#7b5aa6", "#8a7a2c", "#555555")
 
 
-def bars(title: str, unit: str, rows: Sequence[tuple[str, float]]) -> str:
-    """Horizontal bars of non-negative values, the longest across the whole width."""
-    most = max((value for _, value in rows), default=0) or 1
-    height = 40 + ROW * len(rows)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
+def decades(low: float, high: float) -> tuple[int, int]:
+    """Powers of ten that enclose both, at least one apart."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return first, max(last, first + 1)
+
+
+def _short(power: int) -> str:
+    return {3: "1k", 4: "10k", 5: "100k", 6: "1M", 7: "10M"}.get(power, f"{10.0**power:g}")
+
+
+def _open(height: int, title: str) -> list[str]:
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="8" y="20" font-weight="bold">{escape(title)}</text>',
+        f'<text x="8" y="20" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]
-    for number, (name, value) in enumerate(rows):
-        top = 34 + ROW * number
-        length = round((WIDTH - LEFT - 130) * value / most, 1)
-        parts.append(f'<text x="{LEFT - 8}" y="{top + 16}" text-anchor="end">{escape(name)}</text>')
-        parts.append(f'<rect x="{LEFT}" y="{top}" width="{length}" height="22" fill="#3b6ea5"/>')
-        parts.append(f'<text x="{LEFT + length + 6}" y="{top + 16}">{value:,.6g} {escape(unit)}</text>')
+
+
+def ranges(title: str, unit: str, rows: Sequence[tuple[str, float, float, float]]) -> str:
+    """A row each: its lowest, median and highest as a bar with a dot, on one logarithmic axis."""
+    shown = [row for row in rows if row[1] > 0]
+    height = TOP + ROW * len(shown) + 24
+    parts = _open(height, title)
+    if not shown:
+        return "\n".join([*parts, "</svg>"]) + "\n"
+    first, last = decades(min(row[1] for row in shown), max(row[3] for row in shown))
+
+    def x(value: float) -> float:
+        return round(LEFT + (WIDTH - LEFT - RIGHT) * (math.log10(value) - first) / (last - first), 1)
+
+    for power in range(first, last + 1):
+        at = x(10.0**power)
+        parts.append(f'<line x1="{at}" y1="{TOP - 10}" x2="{at}" y2="{height - 20}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{at}" y="{height - 6}" text-anchor="middle" fill="#555555">{_short(power)}</text>')
+    for n, (name, low, median, high) in enumerate(shown):
+        y = TOP + ROW * n + 4
+        colour = COLOURS[0] if name.startswith("tailrace") else COLOURS[-1]
+        parts.append(f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<line x1="{x(low)}" y1="{y}" x2="{x(high)}" y2="{y}" stroke="{colour}" stroke-width="6" stroke-linecap="round"/>')
+        parts.append(f'<circle cx="{x(median)}" cy="{y}" r="5" fill="{colour}"/>')
+        parts.append(f'<text x="{x(high) + 12}" y="{y + 4}">{median:,.4g} {escape(unit)}</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def curves(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Lines over two logarithmic axes; a point with x of 0 is drawn at the left end."""
+    height, bottom, left = 360, 310, 70
+    parts = _open(height, title)
+    points = [point for line in lines.values() for point in line if point[1] > 0]
+    if not points:
+        return "\n".join([*parts, "</svg>"]) + "\n"
+    positive = [point[0] for point in points if point[0] > 0] or [1.0]
+    x_first, x_last = decades(min(positive), max(positive))
+    y_first, y_last = decades(min(point[1] for point in points), max(point[1] for point in points))
+
+    def x(value: float) -> float:
+        share = (math.log10(value) - x_first) / (x_last - x_first) if value > 0 else 0
+        return round(left + (WIDTH - left - RIGHT) * share, 1)
+
+    def y(value: float) -> float:
+        return round(bottom - (bottom - TOP) * (math.log10(value) - y_first) / (y_last - y_first), 1)
+
+    for power in range(x_first, x_last + 1):
+        at = x(10.0**power)
+        parts.append(f'<line x1="{at}" y1="{TOP}" x2="{at}" y2="{bottom}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle">{_short(power)}</text>')
+    for power in range(y_first, y_last + 1):
+        at = y(10.0**power)
+        parts.append(f'<line x1="{left}" y1="{at}" x2="{WIDTH - RIGHT}" y2="{at}" stroke="#dddddd"/>')
+        parts.append(f'<text x="{left - 8}" y="{at + 4}" text-anchor="end">{_short(power)}</text>')
+    parts.append(f'<text x="{(left + WIDTH - RIGHT) / 2}" y="{bottom + 38}" text-anchor="middle">{escape(across)}</text>')
+    parts.append(f'<text x="8" y="36" fill="#555555">{escape(up)}</text>')
+    for n, (name, line) in enumerate(lines.items()):
+        colour = COLOURS[n % len(COLOURS)]
+        shown = [(x(one), y(two)) for one, two in line if two > 0]
+        parts.append(f'<polyline points="{" ".join(f"{a},{b}" for a, b in shown)}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{a}" cy="{b}" r="4" fill="{colour}"/>' for a, b in shown]
+        if shown:
+            parts.append(f'<text x="{shown[-1][0] + 10}" y="{shown[-1][1] + 4}" fill="{colour}">{escape(name)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
