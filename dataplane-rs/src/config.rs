@@ -62,6 +62,14 @@ pub struct Limits {
     pub connection_age: Duration,
     /// Unsent output above which a connection is read no further and streams wait, bytes.
     pub high_water: usize,
+    /// The same of one stream of HTTP/2, bytes.
+    pub stream_high_water: usize,
+    /// Streams of HTTP/2 that one connection may have open.
+    pub streams: u32,
+    /// Bytes of request bodies that one connection of HTTP/2 may have under way.
+    pub stream_bodies: usize,
+    /// Streams of one connection that its client may have cancelled more than it let end; more ends the connection.
+    pub cancelled: u32,
     /// A client that takes nothing of its output for so long is cut off.
     pub stall_time: Duration,
     /// Calls of one connection that are read and not yet answered; more stay in the socket.
@@ -85,6 +93,10 @@ impl Default for Limits {
             idle_time: Duration::from_secs(75),
             connection_age: Duration::from_secs(600),
             high_water: 1 << 20,
+            stream_high_water: 256 << 10,
+            streams: 256,
+            stream_bodies: 4 << 20,
+            cancelled: 512,
             stall_time: Duration::from_secs(60),
             pipelined: 256,
             connections: 20_000,

@@ -43,7 +43,6 @@ fn what_is_not_http_gets_a_bare_answer_and_the_end() {
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         ("GET / HTTP/1.1\nHost: a\n\n", 400),
         ("\x16\x03\x01\x02\x00\x01\x00\x01\x7c\x03\x03 hello\r\n\r\n", 400),
-        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400),
         (&format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"), 431),
         (&format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n"), 431),
         (&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n"), 431),

@@ -193,7 +193,7 @@ impl Core {
     pub fn admit(&mut self, head: &Head<'_>, body: Body<'_>, peer: IpAddr, ticket: Ticket, output: &mut Output) -> Admitted {
         let mut call = self.desk.call();
         call.ticket = ticket;
-        call.form = Form { head: head.method == Method::Head, minor: head.minor, close: !head.keep_alive, ..Form::default() };
+        call.form = Form { head: head.method == Method::Head, protocol: head.protocol, close: !head.keep_alive, ..Form::default() };
         if head.method == Method::Options {
             self.options(head, call, output);
             return Admitted::Told;

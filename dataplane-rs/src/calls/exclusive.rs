@@ -9,6 +9,7 @@ use crate::codes::Code;
 use crate::engine::{Ask, Event, Failure, Idempotency, Write};
 use crate::http::client::Signal;
 use crate::http::compress::Stream as Packer;
+use crate::http::head::Protocol;
 use crate::http::negotiate::Coding;
 use crate::http::response::{self, Length, Success};
 use crate::http::worker::{Worker, room};
@@ -320,7 +321,7 @@ impl Exclusive {
             let output = output?;
             let packer = Packer::new(call.form.coding).filter(|_| call.form.coding != Coding::Identity);
             let coding = if packer.is_some() { call.form.coding } else { Coding::Identity };
-            call.form.close = output.says_close(call.ticket.number, call.form.close || call.form.minor == 0);
+            call.form.close = output.says_close(call.ticket.number, call.form.close || call.form.protocol == Protocol::Http10);
             let json = !call.is_stream();
             let run = core.desk.open(call, 200, ServedBy::DataPlane);
             let answer = Success {
@@ -404,6 +405,7 @@ impl Exclusive {
                 if !form.head {
                     response::chunk(form, &body.plain, output.part());
                     response::last_chunk(form, trailers, output.part());
+                    output.end_with_counts(trailers);
                 }
                 output.close(number);
             }

@@ -8,7 +8,7 @@ use crate::codes::Code;
 use crate::encode::problem;
 use crate::http::client::Signal;
 use crate::http::forward::{Answer, Asked, Facts, Unanswered};
-use crate::http::head::Head;
+use crate::http::head::{Head, Protocol};
 use crate::http::response;
 use crate::http::worker::{Worker, room};
 use crate::runs::{self, Close, RunId, ServedBy};
@@ -145,7 +145,8 @@ impl Forwarded<'_> {
                 let call = &mut self.call;
                 if let Some(headers) = head.take() {
                     let chunked = left_over.is_none() && !empty;
-                    call.form.close = output.says_close(ticket.number, call.form.close || (chunked && call.form.minor == 0));
+                    call.form.close =
+                        output.says_close(ticket.number, call.form.close || (chunked && call.form.protocol == Protocol::Http10));
                     response::relayed(call.form, &core.desk.date, answer.status, &headers, self.run, chunked, output.part());
                 }
                 match left_over {

@@ -2,8 +2,10 @@
 //! in order, several a read. May reject: what is not HTTP, too large or too slow (a bare answer, then the end). IO: its socket.
 use super::body::Chunked;
 use super::head::{self, Fault, Framing, Head, Method};
+use super::http2::{self, Sniffed};
 use super::output::Output;
 use super::response;
+use super::stream::Stream;
 use super::transport::Transport;
 use crate::config::Limits;
 use std::cell::Cell;
@@ -54,11 +56,20 @@ pub enum Taken {
     Alone,
 }
 
-/// One connection.
+/// How a client is reached.
+#[derive(Debug)]
+pub enum Way {
+    /// By a connection that speaks HTTP/1.
+    Socket(Transport),
+    /// By a stream of one that speaks HTTP/2: it asks once.
+    Stream(Stream),
+}
+
+/// One connection, or what asks like one.
 #[derive(Debug)]
 pub struct Client {
-    /// The socket.
-    pub socket: Transport,
+    /// How it is reached.
+    pub way: Way,
     /// Its address.
     pub peer: IpAddr,
     /// Tells connections of one index apart.
@@ -75,6 +86,8 @@ pub struct Client {
     pub gone: bool,
     /// Bare answers given.
     pub malformed: u64,
+    /// Nothing is known yet of what it speaks.
+    pub fresh: bool,
     /// Requests stand in `input` that could not be taken yet.
     pub blocked: bool,
     input: Vec<u8>,
@@ -94,9 +107,10 @@ pub struct Client {
 
 impl Client {
     /// Of an accepted socket.
-    pub fn new(socket: Transport, peer: IpAddr, generation: u32, task: Waker, now: Instant, expires: Instant) -> Self {
+    pub fn new(way: Way, peer: IpAddr, generation: u32, task: Waker, now: Instant, expires: Instant) -> Self {
         Self {
-            socket,
+            way,
+            fresh: true,
             peer,
             generation,
             output: Output::default(),
@@ -321,14 +335,14 @@ impl Client {
     pub fn sweep(&mut self, now: Instant, limits: &Limits, draining: bool) -> bool {
         let after = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
         self.grow_old(now);
-        if self.output.backlog() > 0 || self.socket.unflushed() {
+        if self.output.backlog() > 0 || self.unflushed() {
             if after(self.active, limits.stall_time) {
                 self.gone = true;
                 return true;
             }
             return false;
         }
-        if self.output.closing() {
+        if self.output.closing() || matches!(self.way, Way::Stream(_)) {
             return false;
         }
         match self.reading {
@@ -343,8 +357,19 @@ impl Client {
     /// Sends what may leave. An error is the end.
     #[inline]
     pub fn write(&mut self, now: Instant) {
+        let socket = match &mut self.way {
+            Way::Socket(socket) => socket,
+            Way::Stream(stream) => {
+                let before = self.output.backlog();
+                self.gone |= stream.send(&mut self.output, &self.task).is_err();
+                if self.output.backlog() < before {
+                    self.active = now;
+                }
+                return;
+            }
+        };
         while !self.output.pending().is_empty() && !self.gone {
-            match self.socket.write_now(&self.task, self.output.pending()) {
+            match socket.write_now(&self.task, self.output.pending()) {
                 Poll::Ready(Ok(count)) => {
                     self.output.took(count);
                     self.active = now;
@@ -354,17 +379,58 @@ impl Client {
                 Poll::Ready(Err(_)) => self.gone = true,
             }
         }
-        self.gone |= self.socket.flush_now(&self.task).is_err();
+        self.gone |= socket.flush_now(&self.task).is_err();
     }
 
-    /// Something waits for the socket.
+    /// Something waits for the socket, or for the stream's window.
     pub fn owes(&self) -> bool {
-        !self.output.pending().is_empty() || self.socket.unflushed()
+        !self.output.pending().is_empty() || self.unflushed()
+    }
+
+    fn unflushed(&self) -> bool {
+        matches!(&self.way, Way::Socket(socket) if socket.unflushed())
+    }
+
+    /// It asked once and has its answer.
+    pub fn served(&self) -> bool {
+        matches!(&self.way, Way::Stream(stream) if stream.ended())
+    }
+
+    /// Unsent output above which nothing more is made for it, bytes.
+    pub fn high_water(&self, limits: &Limits) -> usize {
+        match &self.way {
+            Way::Socket(_) => limits.high_water,
+            Way::Stream(_) => limits.high_water.min(limits.stream_high_water),
+        }
+    }
+
+    /// Looks at the first bytes of a connection for HTTP/2. They are kept while that can't be told.
+    pub fn sniff(&mut self, data: &[u8], now: Instant) -> Sniffed {
+        let sniffed = http2::sniff(&self.input, data);
+        match sniffed {
+            Sniffed::Perhaps => {
+                self.input.extend_from_slice(data);
+                self.active = now;
+                self.enter(Reading::Head, now);
+            }
+            Sniffed::Http1 | Sniffed::Http2 => self.fresh = false,
+        }
+        sniffed
+    }
+
+    /// Keeps what is for whoever takes the connection over.
+    pub fn keep_all(&mut self, data: &[u8]) {
+        self.input.extend_from_slice(data);
+    }
+
+    /// What was read and not taken.
+    pub fn into_parts(self) -> (Way, Vec<u8>) {
+        (self.way, self.input)
     }
 
     /// All answers were given and sent, and the last one said so.
     pub fn finished(&self) -> bool {
-        self.output.ended() && self.output.backlog() == 0 && !self.socket.unflushed()
+        self.output.ended() && self.output.backlog() == 0 && !self.unflushed()
     }
 }
 

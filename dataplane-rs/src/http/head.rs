@@ -6,6 +6,17 @@ use std::mem::MaybeUninit;
 /// Slots for headers: one more than the default limit, so that the limit itself decides.
 const SLOTS: usize = 128;
 
+/// What a request's connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protocol {
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    Http11,
+    /// A stream of HTTP/2.
+    Http2,
+}
+
 /// Method of a request, as far as it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
@@ -84,8 +95,8 @@ pub struct Head<'a> {
     pub path: &'a [u8],
     /// Target after `?`; empty when there is none.
     pub arguments: &'a [u8],
-    /// HTTP/1.0 or 1.1.
-    pub minor: u8,
+    /// Which HTTP.
+    pub protocol: Protocol,
     /// More requests may follow on this connection.
     pub keep_alive: bool,
     /// Of the body.
@@ -155,9 +166,30 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
     if memchr::memchr_iter(b'\n', text).any(|at| at == 0 || text.get(at - 1) != Some(&b'\r')) {
         return Err(Fault::Malformed);
     }
-    let (Some(method_text), Some(target), Some(minor @ (0 | 1))) = (request.method, request.path, request.version) else {
+    let (Some(method), Some(target), Some(minor @ (0 | 1))) = (request.method, request.path, request.version) else {
         return Err(Fault::Malformed);
     };
+    let protocol = if minor == 0 { Protocol::Http10 } else { Protocol::Http11 };
+    fields(text.len(), protocol, method, target.as_bytes(), request.headers)
+}
+
+/// The head of a stream of HTTP/2, whose framing the connection has checked. `headers`: those of the stream and, as `host`, its authority.
+pub fn of_stream<'a>(method: &'a str, target: &'a [u8], headers: &'a [Header<'a>], limit_headers: usize) -> Result<Head<'a>, Fault> {
+    if headers.len() > limit_headers {
+        return Err(Fault::TooLarge);
+    }
+    fields(0, Protocol::Http2, method, target, headers)
+}
+
+#[inline]
+fn fields<'a>(
+    length: usize,
+    protocol: Protocol,
+    method_text: &'a str,
+    target: &'a [u8],
+    headers: &'a [Header<'a>],
+) -> Result<Head<'a>, Fault> {
+    let old = protocol == Protocol::Http10;
     let method = match method_text {
         "GET" => Method::Get,
         "POST" => Method::Post,
@@ -165,15 +197,15 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
         "OPTIONS" => Method::Options,
         _ => Method::Other,
     };
-    let (path, arguments) = split(target.as_bytes(), method)?;
+    let (path, arguments) = split(target, method)?;
     let mut head = Head {
-        length: text.len(),
+        length,
         method,
         method_text,
         path,
         arguments,
-        minor,
-        keep_alive: minor == 1,
+        protocol,
+        keep_alive: !old,
         framing: Framing::None,
         expects: false,
         credential: Credential::None,
@@ -185,11 +217,11 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
         traceparent: Field::Absent,
         forwarded_for: Field::Absent,
         prefer: Field::Absent,
-        headers: request.headers,
+        headers,
     };
     let mut host = Field::Absent;
     let (mut close, mut keep) = (false, false);
-    for header in request.headers.iter() {
+    for header in headers {
         let (name, value) = (header.name.as_bytes(), header.value.trim_ascii());
         let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
         match name.len() {
@@ -222,7 +254,7 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
             15 if is(b"x-forwarded-for") => head.forwarded_for.put(value),
             16 if is(b"content-encoding") => head.content_encoding.put(value),
             17 if is(b"transfer-encoding") => {
-                if head.framing != Framing::None || minor == 0 || !value.eq_ignore_ascii_case(b"chunked") {
+                if head.framing != Framing::None || old || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Fault::Malformed);
                 }
                 head.framing = Framing::Chunked;
@@ -232,14 +264,14 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
     }
     match host {
         Field::Once(host) if authority(host) => {}
-        Field::Absent if minor == 0 => {}
+        Field::Absent if old => {}
         _ => return Err(Fault::Malformed),
     }
-    head.keep_alive = !close && (minor == 1 || keep);
+    head.keep_alive = !close && (!old || keep);
     if head.framing == Framing::Length(0) {
         head.framing = Framing::None;
     }
-    head.expects &= minor == 1 && head.framing != Framing::None;
+    head.expects &= !old && head.framing != Framing::None;
     Ok(head)
 }
 

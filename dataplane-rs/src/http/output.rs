@@ -22,6 +22,8 @@ pub struct Output {
     last: Option<u32>,
     /// The newest answer is to be the last.
     retiring: bool,
+    /// Counts that follow the answer where trailers are not among its bytes.
+    counts: Option<(u64, bool)>,
     stream: Stream,
 }
 
@@ -81,6 +83,21 @@ impl Output {
     /// No request was read after this one.
     pub fn newest(&self, number: u32) -> bool {
         number.wrapping_add(1) == self.asked
+    }
+
+    /// Rows and whether they are all, for trailers of an answer whose bytes don't hold them (HTTP/2).
+    pub fn end_with_counts(&mut self, counts: Option<(u64, bool)>) {
+        self.counts = counts;
+    }
+
+    /// These counts.
+    pub fn counts(&self) -> Option<(u64, bool)> {
+        self.counts
+    }
+
+    /// All that was asked is answered, and nothing is held back of it.
+    pub fn whole(&self) -> bool {
+        self.idle() && self.released == self.bytes.len()
     }
 
     /// Says that the connection ends with this answer.

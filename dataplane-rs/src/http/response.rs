@@ -1,4 +1,5 @@
 //! Heads of answers, in the contract's order of headers. Pure: appends bytes to a buffer.
+use super::head::Protocol;
 use super::negotiate::Coding;
 use crate::codes::Code;
 use crate::encode::Format;
@@ -33,15 +34,15 @@ pub struct Form {
     pub coding: Coding,
     /// HEAD: no body.
     pub head: bool,
-    /// HTTP/1.minor.
-    pub minor: u8,
+    /// Which HTTP. A stream's head is written as that of HTTP/1.1 less what is of a connection (`stream` takes it apart), its body plainly.
+    pub protocol: Protocol,
     /// No request follows on this connection.
     pub close: bool,
 }
 
 impl Default for Form {
     fn default() -> Self {
-        Self { format: Format::Json, coding: Coding::Identity, head: false, minor: 1, close: false }
+        Self { format: Format::Json, coding: Coding::Identity, head: false, protocol: Protocol::Http11, close: false }
     }
 }
 
@@ -103,11 +104,13 @@ pub fn success(form: Form, date: &Date, answer: Success<'_>, out: &mut Vec<u8>) 
             out.extend_from_slice(b"\r\nContent-Length: ");
             number(length as u64, out);
         }
-        Length::Streamed { trailers } if form.minor == 1 => {
+        Length::Streamed { trailers } if form.protocol != Protocol::Http10 => {
             if trailers {
                 out.extend_from_slice(b"\r\nTrailer: X-Row-Count, X-Truncated");
             }
-            out.extend_from_slice(b"\r\nTransfer-Encoding: chunked");
+            if form.protocol == Protocol::Http11 {
+                out.extend_from_slice(b"\r\nTransfer-Encoding: chunked");
+            }
         }
         Length::Streamed { .. } => {}
     }
@@ -174,7 +177,7 @@ pub fn relayed(
     run_id(run, out);
     out.extend_from_slice(b"\r\nDate: ");
     out.extend_from_slice(date.text.as_bytes());
-    if chunked && form.minor == 1 {
+    if chunked && form.protocol == Protocol::Http11 {
         out.extend_from_slice(b"\r\nTransfer-Encoding: chunked");
     }
     end(form, out);
@@ -207,7 +210,7 @@ pub fn chunk(form: Form, data: &[u8], out: &mut Vec<u8>) {
     if data.is_empty() {
         return;
     }
-    if form.minor == 0 {
+    if form.protocol != Protocol::Http11 {
         return out.extend_from_slice(data);
     }
     let mut size = [0; 16];
@@ -228,7 +231,7 @@ pub fn chunk(form: Form, data: &[u8], out: &mut Vec<u8>) {
 
 /// Ends a chunked body, with the counts as trailers where they were announced.
 pub fn last_chunk(form: Form, trailers: Option<(u64, bool)>, out: &mut Vec<u8>) {
-    if form.minor == 0 {
+    if form.protocol != Protocol::Http11 {
         return;
     }
     out.extend_from_slice(b"0\r\n");
@@ -253,10 +256,10 @@ fn number(n: u64, out: &mut Vec<u8>) {
 
 #[inline]
 fn end(form: Form, out: &mut Vec<u8>) {
-    if form.close {
-        out.extend_from_slice(b"\r\nConnection: close");
-    } else if form.minor == 0 {
-        out.extend_from_slice(b"\r\nConnection: keep-alive");
+    match form.protocol {
+        Protocol::Http10 | Protocol::Http11 if form.close => out.extend_from_slice(b"\r\nConnection: close"),
+        Protocol::Http10 => out.extend_from_slice(b"\r\nConnection: keep-alive"),
+        Protocol::Http11 | Protocol::Http2 => {}
     }
     out.extend_from_slice(b"\r\n\r\n");
 }

@@ -3,11 +3,12 @@
 //! A connection's task only reads and admits. One driver task reads the lanes, dispatches, commits the turn's runs, and writes
 //! each dirty connection once. It is queued behind the connections that are ready, so that a turn needs no timer.
 //! IO: the listener, the clients' sockets. May reject: connections beyond the bound.
-use super::client::{Body, Client, Taken};
+use super::client::{Body, Client, Taken, Way};
 use super::head::Head;
+use super::http2::{self, Sniffed};
 use super::tls::{Door, Doors};
 use super::transport::Transport;
-use super::worker::{Clients, Worker, settle};
+use super::worker::{Clients, Worker, deliver};
 use crate::calls::call::{Call, Ticket};
 use crate::calls::core::{Admitted, Core};
 use crate::calls::{exclusive, forwarded};
@@ -94,6 +95,7 @@ async fn run(settings: Settings) -> std::io::Result<u64> {
         scratch: RefCell::new(vec![0; READ].into()),
         lane_scratch: RefCell::new(vec![0; READ].into()),
         doors,
+        sessions: RefCell::default(),
         sockets: Cell::new(0),
         limits,
         spool,
@@ -141,7 +143,7 @@ async fn accept(worker: Rc<Worker>, listener: TcpListener, mut phase: watch::Rec
 
 /// Waits until every connection has ended, or the grace is over; how many calls were cut off then.
 async fn finish(worker: &Rc<Worker>, mut phase: watch::Receiver<Phase>) -> u64 {
-    while !worker.clients.borrow().is_empty() {
+    while !(worker.clients.borrow().is_empty() && worker.sessions.borrow().is_empty()) {
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(10)) => {}
             changed = phase.changed() => if changed.is_err() || *phase.borrow_and_update() == Phase::Over { break },
@@ -154,6 +156,8 @@ async fn finish(worker: &Rc<Worker>, mut phase: watch::Receiver<Phase>) -> u64 {
 enum End {
     Left,
     Finished,
+    /// It speaks HTTP/2.
+    Http2,
 }
 
 /// Counts a socket for as long as it lives.
@@ -183,7 +187,8 @@ async fn enter(worker: &Worker, socket: TcpStream) -> Option<Transport> {
         Door::Shut => return None,
         Door::Tls(config) => config.clone(),
     };
-    let handshake = tokio_rustls::TlsAcceptor::from(config).accept(socket);
+    // In a box, as HTTP/2 is: a connection in the clear does not pay for the room.
+    let handshake = Box::pin(tokio_rustls::TlsAcceptor::from(config).accept(socket));
     match tokio::time::timeout(worker.limits.head_time, handshake).await {
         Ok(Ok(stream)) => Some(Transport::encrypted(stream)),
         Ok(Err(_)) | Err(_) => {
@@ -196,13 +201,14 @@ async fn enter(worker: &Worker, socket: TcpStream) -> Option<Transport> {
 async fn connection(worker: Rc<Worker>, socket: TcpStream, peer: SocketAddr) {
     let _place = Place::take(&worker);
     let Some(socket) = enter(&worker, socket).await else { return };
+    if socket.agreed_on_http2() {
+        return Box::pin(http2::serve(worker, socket, Vec::new(), peer.ip())).await;
+    }
     let task = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-    let generation = worker.generations.get().wrapping_add(1);
-    worker.generations.set(generation);
     let id = {
         let now = tokio::time::Instant::now().into_std();
         let age = worker.limits.connection_age.mul_f64(rand::random_range(0.9..1.1));
-        let mut client = Client::new(socket, peer.ip(), generation, task, now, now + age);
+        let mut client = Client::new(Way::Socket(socket), peer.ip(), worker.generation(), task, now, now + age);
         if worker.phase.get() >= Phase::LameDuck {
             client.output.retire();
         }
@@ -213,8 +219,11 @@ async fn connection(worker: Rc<Worker>, socket: TcpStream, peer: SocketAddr) {
     let Some(mut client) = client else { return };
     client.gone = true;
     client.notify();
-    if let End::Finished = end {
-        linger(client.socket).await;
+    let (Way::Socket(socket), input) = client.into_parts() else { return };
+    match end {
+        End::Left => {}
+        End::Finished => linger(socket).await,
+        End::Http2 => Box::pin(http2::serve(worker, socket, input, peer.ip())).await,
     }
 }
 
@@ -238,8 +247,10 @@ fn turn(worker: &Rc<Worker>, id: u32, cx: &mut Context<'_>) -> Poll<End> {
         if client.gone {
             break Poll::Ready(End::Left);
         }
-        if client.owes() {
-            match client.socket.poll_ready(cx) {
+        let owes = client.owes();
+        let Way::Socket(socket) = &mut client.way else { break Poll::Ready(End::Left) };
+        if owes {
+            match socket.poll_ready(cx) {
                 Poll::Ready(Ok(())) => {
                     let now = worker.core.borrow_mut().tick_if(!worker.woken.get());
                     client.write(now);
@@ -259,11 +270,23 @@ fn turn(worker: &Rc<Worker>, id: u32, cx: &mut Context<'_>) -> Poll<End> {
             if !client.reads(&worker.limits) {
                 break Poll::Pending;
             }
-            match Pin::new(&mut client.socket).poll_read(cx, &mut room) {
+            let Way::Socket(socket) = &mut client.way else { break Poll::Ready(End::Left) };
+            match Pin::new(socket).poll_read(cx, &mut room) {
                 Poll::Pending => break Poll::Pending,
                 Poll::Ready(Err(_)) => break Poll::Ready(End::Left),
                 Poll::Ready(Ok(())) if room.filled().is_empty() => break Poll::Ready(End::Left),
                 Poll::Ready(Ok(())) => {}
+            }
+        }
+        if client.fresh {
+            let now = worker.core.borrow_mut().tick_if(!worker.woken.get());
+            match client.sniff(room.filled(), now) {
+                Sniffed::Perhaps => continue,
+                Sniffed::Http2 => {
+                    client.keep_all(room.filled());
+                    break Poll::Ready(End::Http2);
+                }
+                Sniffed::Http1 => {}
             }
         }
         take(worker, id, client, room.filled(), &mut started);
@@ -280,13 +303,14 @@ fn can_resume(client: &Client) -> bool {
 }
 
 /// A call that goes on in a task of its own.
-enum Start {
+pub(super) enum Start {
     Exclusive(Box<Call>),
     Forward(Box<forwarded::Forward>),
 }
 
 impl Start {
-    fn spawn(self, worker: &Rc<Worker>) {
+    /// Begins it.
+    pub(super) fn spawn(self, worker: &Rc<Worker>) {
         match self {
             Self::Exclusive(call) => drop(spawn_local(exclusive::run(worker.clone(), call))),
             Self::Forward(forward) => drop(spawn_local(forwarded::run(worker.clone(), forward))),
@@ -421,6 +445,7 @@ async fn sweep(worker: Rc<Worker>) {
             }
         }
         drop(dirty);
+        worker.wake_sessions();
         worker.wake();
     }
 }
@@ -436,12 +461,9 @@ async fn release_synced(worker: Rc<Worker>, mut synced: watch::Receiver<u64>) {
                 // Not in the condition: the borrow would last for the whole body.
                 let next = worker.held.borrow_mut().pop_front_if(|(number, ..)| *number <= done);
                 let Some((_, id, generation, position)) = next else { break };
-                if let Some(client) = worker.clients.borrow_mut().get_mut(id as usize)
-                    && client.generation == generation
-                {
-                    client.output.release(position);
-                    client.write(now);
-                    settle(client);
+                let clients = &mut *worker.clients.borrow_mut();
+                if clients.get(id as usize).is_some_and(|client| client.generation == generation) {
+                    deliver(clients, id, position, now);
                 }
             }
             if !worker.held.borrow().is_empty() && synced.changed().await.is_err() {

@@ -56,11 +56,14 @@ pub enum Door {
     Tls(Arc<ServerConfig>),
 }
 
+/// Chain and key as they stand in their files.
+type Pair = (Vec<u8>, Vec<u8>);
+
 #[derive(Debug, Default)]
 struct Known {
     plan: Option<TlsPlan>,
     /// What was read last, good or not.
-    pair: Option<Result<(Vec<u8>, Vec<u8>), Unusable>>,
+    pair: Option<Result<Pair, Unusable>>,
 }
 
 /// The process's door. Threads look at it for each connection that they accept.

@@ -28,6 +28,11 @@ impl Transport {
         Self::Tls(Box::new(Encrypted { stream, unflushed: false }))
     }
 
+    /// ALPN chose h2.
+    pub fn agreed_on_http2(&self) -> bool {
+        matches!(self, Self::Tls(tls) if tls.stream.get_ref().1.alpn_protocol() == Some(b"h2"))
+    }
+
     /// Hands on what it can without waiting; Pending when that is nothing. `task` is woken when more can be (TLS only: what waits
     /// for a plain socket asks `poll_ready`).
     #[inline]

@@ -17,6 +17,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
+use std::time::Instant;
 use tokio::sync::Notify;
 
 /// A thread's state, shared by its tasks.
@@ -41,6 +42,8 @@ pub struct Worker {
     pub(super) lane_scratch: RefCell<Box<[u8]>>,
     /// Whether new connections speak TLS.
     pub(super) doors: Arc<Doors>,
+    /// Tasks of connections that speak HTTP/2.
+    pub(super) sessions: RefCell<Slab<Waker>>,
     /// Sockets of clients, those in a handshake included.
     pub(super) sockets: Cell<usize>,
     /// Bounds on clients.
@@ -96,7 +99,20 @@ impl Worker {
                 client.output.retire();
                 client.task.wake_by_ref();
             }
+            self.wake_sessions();
         }
+    }
+
+    /// Has each connection of HTTP/2 look at the time and the phase.
+    pub(super) fn wake_sessions(&self) {
+        self.sessions.borrow().iter().for_each(|(_, task)| task.wake_by_ref());
+    }
+
+    /// Tells clients of one index apart.
+    pub(super) fn generation(&self) -> u32 {
+        let generation = self.generations.get().wrapping_add(1);
+        self.generations.set(generation);
+        generation
     }
 
     /// Ends a call by its ticket, from a task: `with` gets the desk and the output, None when the client has left.
@@ -143,11 +159,10 @@ impl Worker {
             let position = client.output.commit();
             if disk {
                 held.push_back((number, id, client.generation, position));
+                settle(client);
             } else {
-                client.output.release(position);
-                client.write(now);
+                deliver(clients, id, position, now);
             }
-            settle(client);
         }
         if disk && !held.is_empty() {
             self.sync_wanted.notify_one();
@@ -174,6 +189,19 @@ impl Worker {
     }
 }
 
+/// Has what stands before a position leave; a client that asked once is forgotten when it has its answer.
+pub(super) fn deliver(clients: &mut Slab<Client>, id: u32, position: u64, now: Instant) {
+    let Some(client) = clients.get_mut(id as usize) else { return };
+    client.output.release(position);
+    client.write(now);
+    if client.served() {
+        client.notify();
+        clients.remove(id as usize);
+    } else {
+        settle(client);
+    }
+}
+
 /// Wakes the tasks that something has become possible for.
 pub(super) fn settle(client: &mut Client) {
     client.notify();
@@ -191,7 +219,7 @@ pub async fn room(worker: &Worker, ticket: Ticket) -> bool {
             if client.generation != ticket.generation || client.gone {
                 return false;
             }
-            if client.output.turn(ticket.number) && client.output.backlog() <= worker.limits.high_water {
+            if client.output.turn(ticket.number) && client.output.backlog() <= client.high_water(&worker.limits) {
                 return true;
             }
             client.signal()

@@ -20,7 +20,7 @@ pub struct Plane {
     pub listen: SocketAddr,
     pub admin: SocketAddr,
     pub data: tempfile::TempDir,
-    signal: mpsc::Sender<()>,
+    pub signal: mpsc::Sender<()>,
     thread: Option<std::thread::JoinHandle<Drained>>,
 }
 

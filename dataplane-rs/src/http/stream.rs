@@ -1,0 +1,167 @@
+//! The answer on one stream of HTTP/2: what `response` wrote becomes HEADERS, DATA as the window allows, and trailers.
+//! May reject: a stream that is over. IO: none of its own; the connection's task sends.
+use super::output::Output;
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, SendStream};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use std::task::{Context, Poll, Waker};
+
+/// A whole body up to this is handed over at once, whatever the window, bytes: the connection's task keeps what does not fit.
+const AT_ONCE: usize = 16 << 10;
+/// What is handed over at a time of a larger one, bytes.
+const PIECE: usize = 64 << 10;
+
+/// The stream can be sent on no longer: its client has reset it, or the connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the stream is over")]
+pub struct Over;
+
+impl From<h2::Error> for Over {
+    fn from(_: h2::Error) -> Self {
+        Self
+    }
+}
+
+#[derive(Debug)]
+enum At {
+    Head(SendResponse<Bytes>),
+    Body(SendStream<Bytes>),
+    Ended,
+}
+
+/// One stream's way to its client.
+#[derive(Debug)]
+pub struct Stream(At);
+
+impl Stream {
+    /// That is to be answered.
+    pub const fn new(respond: SendResponse<Bytes>) -> Self {
+        Self(At::Head(respond))
+    }
+
+    /// The answer was handed over whole.
+    pub const fn ended(&self) -> bool {
+        matches!(self.0, At::Ended)
+    }
+
+    /// Hands over what may leave. `task`: of the connection, woken when the window opens.
+    pub fn send(&mut self, output: &mut Output, task: &Waker) -> Result<(), Over> {
+        if let At::Head(respond) = &mut self.0 {
+            let pending = output.pending();
+            if pending.is_empty() {
+                return Ok(());
+            }
+            let (response, length) = response(pending).ok_or(Over)?;
+            output.took(length);
+            let end = output.whole() && output.backlog() == 0;
+            let body = respond.send_response(response, end)?;
+            self.0 = if end { At::Ended } else { At::Body(body) };
+        }
+        let At::Body(body) = &mut self.0 else { return Ok(()) };
+        loop {
+            let (pending, whole) = (output.pending(), output.whole());
+            let trailers = output.counts().filter(|_| whole);
+            if pending.is_empty() && !whole {
+                return Ok(());
+            }
+            let count = if whole && pending.len() <= AT_ONCE {
+                pending.len()
+            } else {
+                let wanted = pending.len().min(PIECE);
+                body.reserve_capacity(wanted);
+                let capacity = match body.capacity() {
+                    0 => match body.poll_capacity(&mut Context::from_waker(task)) {
+                        Poll::Ready(Some(capacity)) => capacity?,
+                        Poll::Ready(None) => return Err(Over),
+                        Poll::Pending => return Ok(()),
+                    },
+                    capacity => capacity,
+                };
+                capacity.min(wanted)
+            };
+            let last = whole && count == pending.len();
+            if count > 0 || trailers.is_none() {
+                body.send_data(Bytes::copy_from_slice(pending.get(..count).unwrap_or_default()), last && trailers.is_none())?;
+            }
+            output.took(count);
+            if last {
+                if let Some((rows, truncated)) = trailers {
+                    body.send_trailers(counts(rows, truncated))?;
+                }
+                self.0 = At::Ended;
+                return Ok(());
+            }
+        }
+    }
+
+    /// Ready when the client has given the stream up, or the connection has ended.
+    pub fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.0 {
+            At::Head(respond) => respond.poll_reset(cx).map(drop),
+            At::Body(body) => body.poll_reset(cx).map(drop),
+            At::Ended => Poll::Pending,
+        }
+    }
+
+    /// Ends it in the middle of its answer: its client must not take it for whole.
+    pub fn cut(&mut self) {
+        match &mut self.0 {
+            At::Head(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
+            At::Body(body) => body.send_reset(Reason::INTERNAL_ERROR),
+            At::Ended => {}
+        }
+    }
+}
+
+fn counts(rows: u64, truncated: bool) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    trailers.insert("x-row-count", HeaderValue::from(rows));
+    trailers.insert("x-truncated", HeaderValue::from_static(if truncated { "true" } else { "false" }));
+    trailers
+}
+
+/// The head that `bytes` begin with, and its length. Headers of a connection are left out.
+fn response(bytes: &[u8]) -> Option<(Response<()>, usize)> {
+    let end = memchr::memmem::find(bytes, b"\r\n\r\n")?;
+    let head = Bytes::copy_from_slice(bytes.get(..end)?);
+    let status = StatusCode::from_bytes(head.get(9..12)?).ok()?;
+    let mut response = Response::new(());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.reserve(12);
+    let mut at = memchr::memchr(b'\n', &head).map_or(head.len(), |line| line + 1);
+    while at < head.len() {
+        let rest = head.get(at..)?;
+        let line = memchr::memchr(b'\r', rest).unwrap_or(rest.len());
+        let colon = memchr::memchr(b':', rest.get(..line)?)?;
+        let name = rest.get(..colon)?;
+        if name != b"Connection" {
+            let mut value = HeaderValue::from_maybe_shared(head.slice((at + colon + 2).min(at + line)..at + line)).ok()?;
+            // Another one each time: it would only push what repeats out of the client's table.
+            value.set_sensitive(name == b"X-Run-Id");
+            headers.append(HeaderName::from_bytes(name).ok()?, value);
+        }
+        at += line + 2;
+    }
+    Some((response, end + 4))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_is_taken_apart() {
+        let text = b"HTTP/1.1 200 OK\r\nContent-Type: text/csv; charset=utf-8\r\nX-Run-Id: a-1\r\nConnection: close\r\nVary:\r\n\r\nbody: 1\r\n\r\n";
+        let (response, length) = response(text).unwrap();
+        assert_eq!(response.status(), 200);
+        assert_eq!(text.get(length..), Some(&b"body: 1\r\n\r\n"[..]));
+        let headers: Vec<_> = response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
+        assert_eq!(headers, [("content-type", "text/csv; charset=utf-8"), ("x-run-id", "a-1"), ("vary", "")]);
+        assert!(super::response(b"HTTP/1.1 204 No Content\r\nAllow: GET\r\n").is_none());
+        let (empty, length) = super::response(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        assert_eq!((empty.status().as_u16(), empty.headers().len(), length), (204, 0, 27));
+    }
+}
