@@ -2,6 +2,7 @@
 use crate::engine::shared::Question;
 use crate::http::response::Form;
 use crate::observe::meter::Slot;
+use crate::plan::coalescing::Coalesced;
 use crate::plan::snapshot::{ColumnPlan, StatementPlan};
 use crate::plan::tables::{Query, Sight, Statement, Tables, Variant};
 use crate::runs::Client;
@@ -95,6 +96,8 @@ pub struct Call {
     pub timing: Option<u64>,
     /// Times that it was sent to a database and came back unanswered.
     pub sent_times: u8,
+    /// Callers that its statement answers; 0 until it is asked.
+    pub batch: u16,
     /// One value per place.
     pub values: Vec<u8>,
     /// `/q/NAME?` and the caller's URL arguments without `cursor`, for the next page's Link.
@@ -124,6 +127,7 @@ impl Call {
             traceparent: None,
             timing: None,
             sent_times: 0,
+            batch: 0,
             values: Vec::new(),
             link: Vec::new(),
             params: None,
@@ -142,7 +146,8 @@ impl Call {
             }
         }
         (self.ticket, self.plan, self.key, self.key_slot, self.query, self.asked) = (Ticket::NONE, None, None, 0, None, Asked::NOTHING);
-        (self.form, self.trace, self.traceparent, self.timing, self.sent_times) = (Form::default(), None, None, None, 0);
+        (self.form, self.trace, self.traceparent, self.timing) = (Form::default(), None, None, None);
+        (self.sent_times, self.batch) = (0, 0);
         (self.params, self.idempotency) = (None, None);
     }
 
@@ -204,5 +209,14 @@ impl Question for Box<Call> {
     }
     fn limit(&self) -> u32 {
         self.asked.limit
+    }
+    fn coalesced(&self) -> Option<&Coalesced> {
+        self.query()?.coalesced.as_ref()
+    }
+    fn shares(&mut self, callers: u16) {
+        self.batch = callers;
+    }
+    fn query_name(&self) -> Arc<str> {
+        self.query().map_or_else(Arc::default, |query| query.name.clone())
     }
 }

@@ -36,6 +36,9 @@ use tokio::sync::mpsc::Receiver;
 /// One attempt to connect a lane, over all hosts.
 const CONNECT: Duration = Duration::from_secs(10);
 
+/// Longest wait for room for a connection among `maxConnections`.
+const ROOM: Duration = Duration::from_secs(2);
+
 /// A lane's connection, or why there is none.
 #[derive(Debug)]
 pub struct Letter {
@@ -393,7 +396,11 @@ pub async fn connect(worker: Rc<Worker>, database: usize, lane: usize, replaces:
 }
 
 async fn open(backend: &Backend, replaces: bool) -> Result<Link, LaneError> {
-    let permit = if replaces { backend.budget.try_acquire() } else { backend.budget.try_acquire_shared() };
+    let permit = if replaces {
+        backend.budget.try_acquire()
+    } else {
+        tokio::time::timeout(ROOM, backend.budget.acquire_shared()).await.ok().flatten()
+    };
     let Some(permit) = permit else {
         backend.budget.want();
         return Err(LaneError::NoRoom);

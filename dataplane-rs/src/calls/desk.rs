@@ -320,7 +320,8 @@ impl Desk {
 pub fn server_timing(auth_ns: u64, encode_ns: u64, cost: Cost) -> String {
     let ms = |us: u64| us as f64 / 1000.0;
     let (auth, encode) = (auth_ns as f64 / 1e6, encode_ns as f64 / 1e6);
-    format!("auth;dur={auth:.3}, queue;dur={:.3}, db;dur={:.3}, encode;dur={encode:.3}", ms(cost.queue_us), ms(cost.database_us))
+    let (queue, database, batch) = (ms(cost.queue_us), ms(cost.database_us), cost.batch.max(1));
+    format!("auth;dur={auth:.3}, queue;dur={queue:.3}, db;dur={database:.3}, encode;dur={encode:.3}, batch;desc=\"{batch}\"")
 }
 
 struct Written {

@@ -5,6 +5,7 @@ use crate::codes::Code;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub mod batch;
 pub mod postgres;
 pub mod shared;
 pub mod sqlite;

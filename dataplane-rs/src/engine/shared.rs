@@ -3,9 +3,11 @@
 //! May reject: bytes that are not the engine's protocol (`Broken`): the connection is of no further use.
 use super::postgres;
 use super::{Failure, postgres::transport::Transport};
+use crate::plan::coalescing::Coalesced;
 use crate::plan::snapshot::{ColumnPlan, StatementPlan};
 use crate::plan::tables::Variant;
 use bytes::BytesMut;
+use std::sync::Arc;
 
 /// One caller's answer held in memory at most, and one flush's rows that wait for their end, bytes. Queries with such answers don't
 /// belong on a shared lane.
@@ -25,6 +27,44 @@ pub trait Question {
     fn values(&self) -> &[u8];
     /// Rows after which to stop; 0: all.
     fn limit(&self) -> u32;
+    /// How many callers ask it in one statement.
+    fn coalesced(&self) -> Option<&Coalesced>;
+    /// So many callers share its statement from here on; 1: it has one of its own.
+    fn shares(&mut self, callers: u16);
+    /// The query's name, for who reads of it.
+    fn query_name(&self) -> Arc<str>;
+}
+
+/// How a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Its callers have their rows.
+    Answered,
+    /// Likewise, and each one's own statement said the same.
+    Equal,
+    /// Its callers have the rows of their own statements, which were others: no more batches of this version.
+    Unequal,
+    /// The server refused it: its callers are asked one by one. True: that has stopped batches of this version.
+    Failed(bool),
+    /// The lane's own time limit: nobody is asked again.
+    Timeout,
+    /// It is not described as planned: its callers are asked one by one. No more batches of this version.
+    Shape,
+}
+
+/// One batch's end.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// The query's slot and version.
+    pub identity: (u32, u64),
+    /// Its name.
+    pub query: Arc<str>,
+    /// Callers.
+    pub callers: usize,
+    /// Different questions of theirs.
+    pub asked: usize,
+    /// How.
+    pub how: How,
 }
 
 /// What becomes of one call.
@@ -36,6 +76,8 @@ pub enum Answer<'a> {
     Failed(Failure),
     /// The lane's own time limit: it doesn't belong here; it may be asked on the exclusive lane.
     Slow,
+    /// The lane's own time limit, in a batch: asking its callers again would double what made it slow.
+    Timeout,
     /// It was sent and no answer came, through no fault of its own; it may be asked once more.
     Again,
 }
@@ -181,6 +223,27 @@ impl<Q: Question> Protocol<Q> {
     #[inline]
     pub fn ask(&mut self, call: Q) {
         delegate!(self, pipeline => pipeline.ask(call));
+    }
+
+    /// Adds a call whose failure no other call of the flush shall notice.
+    pub fn ask_apart(&mut self, call: Q) {
+        delegate!(self, pipeline => pipeline.ask_apart(call));
+    }
+
+    /// Adds calls of one query version, which has `coalesced` and is not paged, as one statement.
+    pub fn ask_batch(&mut self, calls: impl Iterator<Item = Q>) {
+        delegate!(self, pipeline => pipeline.ask_batch(calls));
+    }
+
+    /// Batches of a query in this flush, until all of it is answered.
+    pub fn batches(&self, slot: u32) -> usize {
+        delegate!(self, pipeline => pipeline.batches(slot))
+    }
+
+    /// Batches that ended since the last look.
+    #[inline]
+    pub fn ended(&mut self) -> std::vec::Drain<'_, Ended> {
+        delegate!(self, pipeline => pipeline.ended())
     }
 
     /// Ends the flush.

@@ -2,12 +2,14 @@
 //! busy calls gather and leave together. Another lane opens only for a full flush or when the oldest waiter has waited two
 //! round trips. May reject: calls beyond the queue's bound, expired ones, all while the database is down. IO: its connections.
 use super::exclusive::Exclusive;
-use super::hands::{Hands, answered, cost, suspect};
+use super::flush::{Flush, LARGEST_FLUSH};
+use super::hands::{Hands, answered, cost, ended, suspect};
 use super::lane::{Lane, LaneError, Link};
+use super::quarantine::Quarantine;
 use super::queue::FairQueue;
 use super::standing::SLOW_US;
 use crate::calls::call::Call;
-use crate::calls::desk::{Cost, Outputs};
+use crate::calls::desk::Outputs;
 use crate::codes::Code;
 use crate::engine::postgres::reason;
 use crate::engine::shared::Broken;
@@ -18,14 +20,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Most calls in one flush.
-const LARGEST_FLUSH: usize = 256;
 /// Fewest that a slow query's flush is cut down to.
 const SMALLEST_FLUSH: usize = 8;
 /// A flush is cut so that it takes about this long.
 const FLUSH_TIME: Duration = Duration::from_millis(10);
-/// Bytes of one flush; a call that goes beyond is the last of it.
-const FLUSH_BYTES: usize = 256 << 10;
 /// A lane that brings nothing for so long beyond `statement_timeout` is broken.
 const SILENCE: Duration = Duration::from_secs(1);
 /// After so long without any lane, calls are refused at once.
@@ -46,6 +44,8 @@ pub struct Database {
     wanted: bool,
     queue: FairQueue<Box<Call>>,
     lanes: Vec<Lane>,
+    flush: Flush,
+    quarantine: Quarantine,
     /// Since when something waits.
     waiting: Instant,
     /// Of a flush, smoothed.
@@ -68,6 +68,8 @@ impl Database {
             wanted: false,
             queue: FairQueue::new(bound),
             lanes: (0..lanes).map(|_| Lane::new(now)).collect(),
+            flush: Flush::default(),
+            quarantine: Quarantine::default(),
             waiting: now,
             round_trip: Duration::from_millis(1),
             call_ns: 100_000,
@@ -206,7 +208,7 @@ impl Database {
     }
 
     fn receive_lane<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
-        let Self { backend, lanes, queue, round_trip, call_ns, .. } = self;
+        let Self { backend, lanes, queue, quarantine, round_trip, call_ns, .. } = self;
         let Some(lane) = lanes.get_mut(at) else { return };
         let Some(session) = &mut lane.session else { return };
         let now = hands.desk.clock.now;
@@ -234,8 +236,9 @@ impl Database {
             }
             let scratch = std::mem::take(&mut hands.scratch);
             let data = scratch.get(..count).unwrap_or_default();
-            let fed = lane.pipeline.feed(data, &mut |call, answer| answered(call, answer, queue, hands));
+            let fed = lane.pipeline.feed(data, &mut |call, answer| answered(call, answer, queue, quarantine, hands));
             hands.scratch = scratch;
+            lane.pipeline.ended().for_each(|batch| ended(batch, hands));
             if let Err(why) = fed {
                 broken = Some(why);
                 break;
@@ -258,11 +261,11 @@ impl Database {
     }
 
     fn broke<O: Outputs>(&mut self, at: usize, why: Broken, hands: &mut Hands<'_, O>) {
-        let Self { lanes, queue, .. } = self;
+        let Self { lanes, queue, quarantine, .. } = self;
         let Some(lane) = lanes.get_mut(at) else { return };
         let now = hands.desk.clock.now;
         let mut pipeline = std::mem::take(&mut lane.pipeline);
-        pipeline.abandon(why, &mut |call, answer| answered(call, answer, queue, hands));
+        pipeline.abandon(why, &mut |call, answer| answered(call, answer, queue, quarantine, hands));
         (lane.session, lane.permit, lane.size) = (None, None, 0);
         if let Some(successor) = lane.successor.take() {
             return lane.take(successor, now);
@@ -288,25 +291,15 @@ impl Database {
                 break;
             }
             let overdue = self.overdue(now);
-            let Some(lane) = self.lanes.get_mut(at) else { break };
-            if lane.session.is_none() || !lane.pipeline.idle() || (busy && !overdue && self.queue.len() < most) {
+            let Self { lanes, queue, flush, quarantine, .. } = self;
+            let (before, rest) = lanes.split_at_mut(at);
+            let Some((lane, after)) = rest.split_first_mut() else { break };
+            if lane.session.is_none() || !lane.pipeline.idle() || (busy && !overdue && queue.len() < most) {
                 continue;
             }
-            let mut size = 0;
-            while size < most && lane.pipeline.out().len() < FLUSH_BYTES {
-                let Some(mut call) = self.queue.pop() else { break };
-                if call.deadline <= now {
-                    hands.refuse(call, Code::QueryTimeout);
-                    continue;
-                }
-                if hands.outputs.find(call.ticket).is_none() {
-                    hands.desk.gone(call, Cost::default());
-                    continue;
-                }
-                call.sent = now;
-                lane.pipeline.ask(call);
-                size += 1;
-            }
+            let others = before.iter().chain(after.iter());
+            let elsewhere = |slot| others.clone().map(|lane| lane.pipeline.batches(slot)).sum();
+            let size = flush.fill(most, queue, &mut lane.pipeline, elsewhere, quarantine, hands);
             if size > 0 {
                 lane.pipeline.sync();
                 (lane.size, lane.sent, lane.heard) = (size, now, now);
@@ -353,6 +346,7 @@ impl Database {
         let now = hands.desk.clock.now;
         let expired = if self.down.is_some() { Code::DatabaseUnavailable } else { Code::QueryTimeout };
         self.queue.remove(|call| call.deadline <= now, |call| hands.refuse(call, expired));
+        self.quarantine.tidy(now);
         let timeout = self.backend.lane_timeout;
         for at in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get_mut(at) else { break };

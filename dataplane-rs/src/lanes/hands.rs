@@ -1,13 +1,15 @@
 //! What a turn with a database needs from its thread, and what becomes of a call when its lane has an answer.
 //! May reject: as the engine's answers say. IO: none.
+use super::quarantine::Quarantine;
 use super::queue::FairQueue;
 use super::standing::Standing;
 use crate::calls::call::Call;
 use crate::calls::desk::{Cost, Desk, Outputs, lane_rows};
 use crate::codes::Code;
 use crate::engine::Failure;
-use crate::engine::shared::{Answer, Protocol};
+use crate::engine::shared::{Answer, Ended, How, Protocol, Question};
 use crate::observe::{Observation, Observer};
+use crate::plan::coalescing::Stopped;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -49,14 +51,20 @@ impl<O: Outputs> Hands<'_, O> {
     }
 }
 
-/// Each call is a statement of its own, however many leave together: a batch of one.
+/// What its way to the database took, and how many shared its statement.
 pub(super) fn cost(call: &Call, now: Instant) -> Cost {
     let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_micros() as u64;
-    Cost { queue_us: us(call.began, call.sent), database_us: us(call.sent, now), batch: 1 }
+    Cost { queue_us: us(call.began, call.sent), database_us: us(call.sent, now), batch: call.batch }
 }
 
 #[inline]
-pub(super) fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queue: &mut FairQueue<Box<Call>>, hands: &mut Hands<'_, O>) {
+pub(super) fn answered<O: Outputs>(
+    mut call: Box<Call>,
+    answer: Answer<'_>,
+    queue: &mut FairQueue<Box<Call>>,
+    quarantine: &mut Quarantine,
+    hands: &mut Hands<'_, O>,
+) {
     let now = hands.desk.clock.now;
     match answer {
         Answer::Rows(rows) => {
@@ -75,6 +83,9 @@ pub(super) fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queu
             {
                 hands.observer.report(&Observation::PlanStale { query: query.name.clone() });
             }
+            if matches!(failure, Failure::Refused(_)) && call.coalesced().is_some() {
+                quarantine.failed(call.identity(), call.key_slot, &call.values, now);
+            }
             let cost = cost(&call, now);
             let output = hands.outputs.find(call.ticket);
             hands.desk.refuse(call, failure.code(), cost, output);
@@ -86,6 +97,11 @@ pub(super) fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queu
                 hands.demoted(&call, "timeout");
             }
             hands.escaped.push(call);
+        }
+        Answer::Timeout => {
+            let cost = cost(&call, now);
+            let output = hands.outputs.find(call.ticket);
+            hands.desk.refuse(call, Code::QueryTimeout, cost, output);
         }
         Answer::Again => {
             call.sent_times = call.sent_times.saturating_add(1);
@@ -99,6 +115,26 @@ pub(super) fn answered<O: Outputs>(mut call: Box<Call>, answer: Answer<'_>, queu
             }
         }
     }
+}
+
+/// What a batch's end teaches.
+pub(super) fn ended<O: Outputs>(ended: Ended, hands: &mut Hands<'_, O>) {
+    let Ended { identity: (slot, version), query, callers, asked, how } = ended;
+    hands.desk.meter.batches.ended(callers, asked, how);
+    let stopped = match how {
+        How::Answered | How::Equal | How::Failed(false) => return,
+        How::Unequal => Stopped::Unequal,
+        How::Shape => Stopped::Shape,
+        How::Failed(true) => Stopped::Refused,
+        How::Timeout => {
+            let standing = hands.standings.get_mut(slot as usize).filter(|standing| standing.version == version);
+            if standing.is_some_and(Standing::batch_late) {
+                hands.observer.report(&Observation::QueryDemoted { query, reason: "timeout" });
+            }
+            return;
+        }
+    };
+    hands.observer.report(&Observation::CoalescingStopped { query, reason: stopped.name() });
 }
 
 /// A flush brought nothing for long: its only query moves out; of several, those that are always near.

@@ -2,7 +2,9 @@
 //! must have shown to be on it. Everything else is exclusive: one call a connection (`calls::exclusive`).
 pub mod database;
 pub mod exclusive;
+pub mod flush;
 pub mod hands;
 pub mod lane;
+pub mod quarantine;
 pub mod queue;
 pub mod standing;

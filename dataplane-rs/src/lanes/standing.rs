@@ -15,6 +15,10 @@ const SLOW: u32 = 1000;
 const NEAR: u32 = 300;
 /// At this heat a query moves out: two slow statements within some 500 answers. One alone may be the machine's fault.
 const OUT: u32 = 1500;
+/// Rows of one batch are aimed at this, bytes: all of them wait for its end.
+const BATCH_BYTES: usize = 512 << 10;
+/// Batches of a query that take too long, without forgiveness between, after which it moves out.
+const LATE: u8 = 2;
 /// Fast shared answers after which an earlier moving out counts less.
 const FORGIVEN: u32 = 10_000;
 
@@ -27,12 +31,17 @@ pub struct Standing {
     needed: u32,
     heat: u32,
     shared: bool,
+    /// How often its batches were halved, and how often since it came here.
+    halved: u8,
+    late: u8,
+    /// An answer's size, smoothed, in 1/8 bytes.
+    bytes: u32,
 }
 
 impl Standing {
     /// Of a query that nothing is known about.
     pub const fn new(version: u64) -> Self {
-        Self { version, fast: 0, needed: NEEDED.0, heat: 0, shared: false }
+        Self { version, fast: 0, needed: NEEDED.0, heat: 0, shared: false, halved: 0, late: 0, bytes: 0 }
     }
 
     /// It has earned the shared lane.
@@ -77,6 +86,26 @@ impl Standing {
         self.heated(NEAR)
     }
 
+    /// Callers that a batch of it may have, of at most so many.
+    pub fn batch(&self, most: usize) -> usize {
+        let most = most.checked_shr(self.halved.into()).unwrap_or(0);
+        most.min(BATCH_BYTES * 8 / (self.bytes as usize).max(1))
+    }
+
+    /// A batch of it took too long: the next are half as large. True when it moves out.
+    pub fn batch_late(&mut self) -> bool {
+        self.halved = self.halved.saturating_add(1);
+        self.late += 1;
+        let out = self.late >= LATE;
+        if out {
+            self.late = 0;
+            let was = self.shared;
+            self.demote();
+            return was;
+        }
+        false
+    }
+
     /// A shared answer: its size, and the time of its flush until then. True when this moves the query out.
     #[inline]
     pub fn seen(&mut self, bytes: usize, flush_us: u64) -> bool {
@@ -85,11 +114,13 @@ impl Standing {
             self.demote();
             return out;
         }
+        self.bytes = self.bytes - self.bytes / 8 + bytes as u32;
         if flush_us < SLOW_US {
             self.heat = self.heat.saturating_sub(1);
             self.fast += 1;
             if self.fast >= FORGIVEN {
                 (self.fast, self.needed) = (0, (self.needed / 8).max(NEEDED.0));
+                (self.halved, self.late) = (self.halved.saturating_sub(1), 0);
             }
         }
         false
@@ -115,6 +146,31 @@ mod tests {
         (0..FORGIVEN).for_each(|_| assert!(!standing.seen(100, 100)));
         assert!(standing.seen(LARGEST + 1, 100));
         assert_eq!(until_shared(&mut standing), 4096);
+    }
+
+    #[test]
+    fn late_batches_are_halved_then_the_query_moves_out() {
+        let mut standing = Standing::new(1);
+        until_shared(&mut standing);
+        assert_eq!(standing.batch(256), 256);
+        assert!(!standing.batch_late());
+        assert_eq!((standing.batch(256), standing.shared()), (128, true));
+        assert!(standing.batch_late() && !standing.shared());
+        until_shared(&mut standing);
+        assert_eq!(standing.batch(256), 64);
+        (0..2 * FORGIVEN).for_each(|_| assert!(!standing.seen(100, 100)));
+        assert_eq!(standing.batch(256), 256);
+        (0..200).for_each(|_| assert!(!standing.batch_late() || !standing.shared()));
+        assert_eq!(standing.batch(1024), 0);
+    }
+
+    #[test]
+    fn large_answers_make_small_batches() {
+        let mut standing = Standing::new(1);
+        (0..100).for_each(|_| assert!(!standing.seen(LARGEST, 100)));
+        assert_eq!(standing.batch(256), 8);
+        (0..200).for_each(|_| assert!(!standing.seen(100, 100)));
+        assert_eq!(standing.batch(256), 256);
     }
 
     #[test]

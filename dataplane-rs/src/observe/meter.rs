@@ -1,5 +1,6 @@
 //! Counters of one serving thread. Only that thread writes them (plain loads and stores, no locked instruction); a scrape sums
 //! all threads. Labels are bounded: names of queries, at most `SLOTS`, never keys. IO: none.
+use crate::engine::shared::How;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -148,6 +149,49 @@ impl Histogram {
     }
 }
 
+/// Upper bounds of batch sizes, callers.
+pub const BATCH_BOUNDS: [usize; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
+/// How batches end, as metrics tell it.
+pub const BATCH_ENDS: [&str; 6] = ["answered", "equal", "unequal", "failed", "timeout", "shape"];
+
+/// What is counted of batches.
+#[derive(Debug, Default)]
+pub struct Batches {
+    /// By callers: one for each bound, then the rest. Not cumulated. Answered ones only.
+    pub sizes: [Single; BATCH_BOUNDS.len() + 1],
+    /// Callers that got their answers from a batch.
+    pub callers: Single,
+    /// Different questions of theirs.
+    pub asked: Single,
+    /// By `BATCH_ENDS`.
+    pub ends: [Single; BATCH_ENDS.len()],
+}
+
+impl Batches {
+    /// Counts one. Only on the owning thread.
+    pub fn ended(&self, callers: usize, asked: usize, how: How) {
+        let end = match how {
+            How::Answered => 0,
+            How::Equal => 1,
+            How::Unequal => 2,
+            How::Failed(_) => 3,
+            How::Timeout => 4,
+            How::Shape => 5,
+        };
+        if let Some(count) = self.ends.get(end) {
+            count.add(1);
+        }
+        if matches!(how, How::Answered | How::Equal) {
+            let at = BATCH_BOUNDS.iter().position(|bound| callers <= *bound).unwrap_or(BATCH_BOUNDS.len());
+            if let Some(count) = self.sizes.get(at) {
+                count.add(1);
+            }
+            self.callers.add(callers as u64);
+            self.asked.add(asked as u64);
+        }
+    }
+}
+
 /// What is counted of one query.
 #[derive(Debug, Default)]
 pub struct QueryMeter {
@@ -163,6 +207,8 @@ pub struct Meter {
     queries: Box<[QueryMeter]>,
     /// Waiting for a lane.
     pub queue_wait: Histogram,
+    /// Statements that answer many callers.
+    pub batches: Batches,
     /// Accepted connections.
     pub connections_opened: Single,
     /// Ended connections.
@@ -198,6 +244,7 @@ impl Default for Meter {
         Self {
             queries: (0..SLOTS + 2).map(|_| QueryMeter::default()).collect(),
             queue_wait: Histogram::default(),
+            batches: Batches::default(),
             connections_opened: Single::default(),
             connections_closed: Single::default(),
             in_flight: Single::default(),

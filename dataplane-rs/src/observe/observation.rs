@@ -125,6 +125,13 @@ observations! {
         /// Why.
         reason: code
     };
+    /// Callers of a query version share no statement any more.
+    CoalescingStopped => "coalescing_stopped", Warning {
+        /// Which.
+        query: name,
+        /// Why.
+        reason: code
+    };
     /// The database describes other columns than the plan.
     PlanStale => "plan_stale", Warning {
         /// Which.

@@ -1,6 +1,6 @@
 //! `/metrics`: the Prometheus text form (version 0.0.4) of everything counted. IO: none.
 use super::Observer;
-use super::meter::{BOUNDS_US, Histogram, Meter, Outcome, Single};
+use super::meter::{BATCH_BOUNDS, BATCH_ENDS, BOUNDS_US, Histogram, Meter, Outcome, Single};
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
@@ -17,6 +17,9 @@ pub const METRICS: &[(&str, &str, &str)] = &[
     ("tailrace_shared_lanes", "gauge", "Open connections to databases on the shared lane."),
     ("tailrace_exclusive_calls", "gauge", "Statements under way on the exclusive lane."),
     ("tailrace_shared_calls_total", "counter", "Calls answered by the shared lane."),
+    ("tailrace_batch_callers", "histogram", "Callers that one statement answered; its sum are the coalesced calls."),
+    ("tailrace_batch_questions_total", "counter", "Different questions in those batches: identical ones are asked once."),
+    ("tailrace_batches_total", "counter", "Batches by how they ended."),
     ("tailrace_forwarded_calls_total", "counter", "Calls handed to Python."),
     ("tailrace_malformed_requests_total", "counter", "What was not HTTP and got a bare answer; not recorded as runs."),
     ("tailrace_rows_total", "counter", "Rows in answers."),
@@ -92,6 +95,7 @@ pub fn render(observer: &Observer, now: SystemTime) -> String {
     queries(out, observer, &meters);
     head(out, "tailrace_queue_wait_seconds");
     histogram(out, "tailrace_queue_wait_seconds", "", &meters.iter().map(|m| &m.queue_wait).collect::<Vec<_>>());
+    batches(out, &meters);
     let opened = sum(|m| &m.connections_opened);
     for (name, value) in [
         ("tailrace_calls_in_flight", sum(|m| &m.in_flight)),
@@ -154,6 +158,25 @@ fn queries(out: &mut String, observer: &Observer, meters: &[std::sync::Arc<Meter
     out.push_str(&calls);
     head(out, "tailrace_call_duration_seconds");
     out.push_str(&durations);
+}
+
+fn batches(out: &mut String, meters: &[std::sync::Arc<Meter>]) {
+    let sum = |of: &dyn Fn(&Meter) -> Option<&Single>| meters.iter().filter_map(|m| of(m)).map(Single::get).fold(0, u64::wrapping_add);
+    head(out, "tailrace_batch_callers");
+    let mut total = 0;
+    for (n, bound) in BATCH_BOUNDS.iter().enumerate() {
+        total += sum(&|m| m.batches.sizes.get(n));
+        let _ = writeln!(out, "tailrace_batch_callers_bucket{{le=\"{bound}\"}} {total}");
+    }
+    total += sum(&|m| m.batches.sizes.last());
+    let _ = writeln!(out, "tailrace_batch_callers_bucket{{le=\"+Inf\"}} {total}");
+    let _ = writeln!(out, "tailrace_batch_callers_sum {}", sum(&|m| Some(&m.batches.callers)));
+    let _ = writeln!(out, "tailrace_batch_callers_count {total}");
+    plain(out, "tailrace_batch_questions_total", sum(&|m| Some(&m.batches.asked)));
+    head(out, "tailrace_batches_total");
+    for (n, end) in BATCH_ENDS.iter().enumerate() {
+        let _ = writeln!(out, "tailrace_batches_total{{end=\"{end}\"}} {}", sum(&|m| m.batches.ends.get(n)));
+    }
 }
 
 fn runs(out: &mut String, observer: &Observer, now_s: f64) {

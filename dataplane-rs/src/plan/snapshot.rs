@@ -221,6 +221,17 @@ wire! {
         /// Type of every place.
         pub oids: Vec<u32>,
     }
+    /// How many callers are asked for at once.
+    pub struct CoalescePlan {
+        /// Place n+1 takes an array of what place n+1 of the query's statement takes.
+        pub statement: StatementPlan,
+        /// Callers in one statement.
+        pub max_batch: u32,
+        /// Statements under way on one thread.
+        pub max_in_flight: u32,
+        /// Batches of a version that are also asked singly first.
+        pub shadow: u32,
+    }
     /// One column of the keyset order.
     pub struct PageKeyPlan {
         /// Index in columns.
@@ -271,6 +282,12 @@ wire! {
         pub shared: bool,
         /// Why not.
         pub exclusive_because: String,
+        /// How waiting callers share a statement.
+        #[serde(default)]
+        pub coalesce: Option<CoalescePlan>,
+        /// Why they don't; a code.
+        #[serde(default)]
+        pub not_coalesced_because: String,
         /// Refused for every role.
         pub refused: Option<String>,
     }

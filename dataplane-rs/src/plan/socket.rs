@@ -29,6 +29,8 @@ use tokio::sync::{Mutex, Semaphore, oneshot};
 const BODY_TIME: Duration = Duration::from_secs(60);
 /// Added to the nice value of the thread that compiles.
 const NICE: i32 = 5;
+/// Queries at most that `GET /plans` names.
+const UNCOALESCED: usize = 100;
 /// Connections at once; more wait in the listener's queue. The gateway holds one.
 const CONNECTIONS: usize = 16;
 
@@ -133,8 +135,10 @@ impl Pusher {
         }
         Ok(match (request.uri().path(), request.method()) {
             ("/plans", &Method::GET) => {
-                let version = self.store.current().map_or(0, |published| published.tables.version);
-                json(StatusCode::OK, format!("{{\"version\":{version}}}"))
+                let current = self.store.current();
+                let version = current.as_ref().map_or(0, |published| published.tables.version);
+                let uncoalesced: Vec<_> = current.iter().flat_map(|published| published.tables.uncoalesced()).take(UNCOALESCED).collect();
+                json(StatusCode::OK, format!("{{\"version\":{version},\"uncoalesced\":{}}}", serde_json::json!(uncoalesced)))
             }
             ("/plans", &Method::PUT) => match body(request, LIMIT_BYTES).await {
                 Ok(body) => self.plans(body).await,

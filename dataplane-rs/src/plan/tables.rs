@@ -2,9 +2,10 @@
 //! have to. Compiled off the serving threads, shared by all of them, never changed.
 //! May reject: a snapshot that contradicts itself (`Invalid`); then the old tables stay. IO: none (the secret is an argument).
 use super::backend::Backend;
+use super::coalescing::{Coalesced, Verdict};
 use super::snapshot::{
-    ColumnPlan, ConnectionPlan, Engine, Grant, KeyPlan, MaskPlan, Missing, PagePlan, QueryPlan, Returns, SCHEMA_VERSION, Snapshot,
-    StatementPlan,
+    CoalescePlan, ColumnPlan, ConnectionPlan, Engine, Grant, KeyPlan, MaskPlan, Missing, PagePlan, QueryPlan, Returns, SCHEMA_VERSION,
+    Snapshot, StatementPlan,
 };
 use crate::auth::keys::Keys;
 use crate::codes::Code;
@@ -14,6 +15,7 @@ use crate::observe::meter::Slot;
 use crate::params::{Bound, Spec};
 use crate::runs::Names;
 use ipnet::IpNet;
+use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,6 +68,8 @@ pub enum Variant {
     First,
     /// A page after a cursor.
     Next,
+    /// What many callers ask at once without paging.
+    Batch,
 }
 
 /// Keyset paging.
@@ -116,8 +120,21 @@ pub struct Query {
     pub statement: Statement,
     /// With paging.
     pub page: Option<Page>,
+    /// How many callers are asked for at once.
+    pub coalesced: Option<Coalesced>,
     /// Bindings of a key that binds nothing.
     pub unbound: Arc<Bound>,
+}
+
+/// A query version whose callers share no statement any more, as `GET /plans` tells it.
+#[derive(Debug, Serialize)]
+pub struct Uncoalesced<'a> {
+    /// Its name.
+    query: &'a str,
+    /// 16 hex digits.
+    version: &'a str,
+    /// Of `Stopped`.
+    reason: &'static str,
 }
 
 /// What one role sees of one query. Roles with equal masks share it.
@@ -184,7 +201,7 @@ impl Tables {
         unique("role", roles.iter().map(|role| &*role.name))?;
         let trusted_proxies = networks(&api.trusted_proxies).ok_or_else(|| form("api", "trustedProxies"))?;
         let slots = assign(before.map(|tables| &tables.slots), queries)?;
-        let queries = queries.iter().map(|plan| query(plan, connections, &slots)).collect::<Result<Vec<_>, _>>()?;
+        let queries = queries.iter().map(|plan| query(plan, connections, &slots, before)).collect::<Result<Vec<_>, _>>()?;
         let mask_key = secret.map(MaskKey::derive);
         let cursor_key = secret.map(CursorKey::derive);
         if cursor_key.is_none() && queries.iter().any(|query| query.page.is_some()) {
@@ -243,6 +260,14 @@ impl Tables {
     #[inline]
     pub fn sight(&self, at: u32) -> Option<&Sight> {
         self.sights.get(at as usize)
+    }
+
+    /// Queries whose batches stopped on their own.
+    pub fn uncoalesced(&self) -> impl Iterator<Item = Uncoalesced<'_>> {
+        self.queries.iter().filter_map(|query| {
+            let stopped = query.coalesced.as_ref()?.verdict.stopped()?;
+            Some(Uncoalesced { query: &query.name, version: &query.version, reason: stopped.name() })
+        })
     }
 
     /// One more than the highest slot of a query.
@@ -308,7 +333,12 @@ fn assign(before: Option<&HashMap<(Arc<str>, u64), u32>>, queries: &[QueryPlan])
     Ok(slots)
 }
 
-fn query(plan: &QueryPlan, connections: &[ConnectionPlan], slots: &HashMap<(Arc<str>, u64), u32>) -> Result<Query, Invalid> {
+fn query(
+    plan: &QueryPlan,
+    connections: &[ConnectionPlan],
+    slots: &HashMap<(Arc<str>, u64), u32>,
+    before: Option<&Tables>,
+) -> Result<Query, Invalid> {
     let unit = format!("query {}", plan.name);
     let connection = connections.get(plan.connection as usize).ok_or_else(|| index(unit.clone(), "its connection"))?;
     let (postgres, untyped) = (connection.engine == Engine::Postgres, connection.engine == Engine::Sqlite);
@@ -335,6 +365,13 @@ fn query(plan: &QueryPlan, connections: &[ConnectionPlan], slots: &HashMap<(Arc<
     let slot = *slots.get(&(name.clone(), version_id)).ok_or_else(|| form(&unit, "version"))?;
     let spec = Spec::compile(&plan.params, plan.page.as_ref(), connection.engine).map_err(|_| form(&unit, "params"))?;
     let unbound = spec.bound(&serde_json::Map::new()).map_err(|_| form(&unit, "params"))?;
+    let shared = plan.shared && !plan.write && postgres && plan.returns != Returns::None;
+    let coalesced = match &plan.coalesce {
+        Some(coalesce) if shared && plan.refused.is_none() => {
+            Some(coalesced(coalesce, plan, version_id, before).ok_or_else(|| form(&unit, "coalesce"))?)
+        }
+        Some(_) | None => None,
+    };
     let statement = |plan: &StatementPlan, variant| Statement { plan: Arc::new(plan.clone()), variant };
     Ok(Query {
         name,
@@ -347,7 +384,8 @@ fn query(plan: &QueryPlan, connections: &[ConnectionPlan], slots: &HashMap<(Arc<
         missing: plan.missing,
         timeout: Duration::from_millis(plan.timeout_ms),
         record_params: plan.record_params,
-        shared: plan.shared && !plan.write && postgres && plan.returns != Returns::None,
+        shared,
+        coalesced,
         refused: plan.refused.as_deref().map(refusal),
         spec,
         params: plan.params.iter().map(|param| param.name.as_str().into()).collect(),
@@ -359,6 +397,25 @@ fn query(plan: &QueryPlan, connections: &[ConnectionPlan], slots: &HashMap<(Arc<
         }),
         statement: statement(&plan.statement, Variant::Plain),
         unbound: Arc::new(unbound),
+    })
+}
+
+/// The batch statement, with what is known about it if it stands already; None when it contradicts the query.
+fn coalesced(coalesce: &CoalescePlan, plan: &QueryPlan, version: u64, before: Option<&Tables>) -> Option<Coalesced> {
+    let CoalescePlan { statement, max_batch, max_in_flight, shadow } = coalesce;
+    // Its places are the single's, each as an array.
+    let fits = statement.params == plan.statement.params && statement.oids.len() == statement.params.len() && !statement.params.is_empty();
+    if !fits || plan.page.is_some() {
+        return None;
+    }
+    let stands = before.and_then(|tables| tables.query(plan.name.as_bytes())).map(|(_, query)| query);
+    let stands = stands.filter(|query| query.version_id == version).and_then(|query| query.coalesced.as_ref());
+    let known = stands.filter(|coalesced| *coalesced.statement == *statement).map(|coalesced| coalesced.verdict.clone());
+    Some(Coalesced {
+        statement: Arc::new(statement.clone()),
+        most: u16::try_from(*max_batch).ok().filter(|most| (2..=1024).contains(most))?,
+        in_flight: u8::try_from(*max_in_flight).ok().filter(|most| (1..=16).contains(most))?,
+        verdict: known.unwrap_or_else(|| Arc::new(Verdict::new(*shadow))),
     })
 }
 

@@ -56,6 +56,15 @@ impl Drop for Hunger<'_> {
     }
 }
 
+/// A shared lane's part of the limit while it waits for room.
+struct Held<'a>(&'a Budget);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.shared.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Budget {
     /// Room for `limit` connections.
     pub fn new(limit: u32) -> Arc<Self> {
@@ -91,6 +100,19 @@ impl Budget {
                 None
             }
         }
+    }
+
+    /// The same, waiting for room: who holds connections beyond its share gives one up. None with a limit of 1, or when shared lanes hold
+    /// all they may. Cancel safe. Give it a deadline.
+    pub async fn acquire_shared(self: &Arc<Self>) -> Option<Permit> {
+        let most = self.limit / 2;
+        let take = |held: usize| (held < most).then_some(held + 1);
+        self.shared.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
+        let held = Held(self);
+        let mut permit = self.acquire(&AtomicUsize::new(0)).await;
+        std::mem::forget(held); // from here on the permit holds it
+        permit.shared = Some(Arc::clone(self));
+        Some(permit)
     }
 
     /// Waits for room, first come first served. `own` counts the hungry among the caller's own kind (one thread's pool).
@@ -203,5 +225,25 @@ mod tests {
         assert_eq!(budget.free(), 1);
         assert!(budget.try_acquire_shared().is_some());
         assert!(Budget::new(1).try_acquire_shared().is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_waits_for_what_a_pool_gives_up() {
+        let budget = Budget::new(2);
+        budget.join();
+        let (a, _b) = (budget.try_acquire().unwrap(), budget.try_acquire().unwrap());
+        let pool = AtomicUsize::new(0);
+        let mut lane = Box::pin(budget.acquire_shared());
+        assert!(tokio::time::timeout(HUNGRY * 2, &mut lane).await.is_err());
+        assert!(budget.others_hungry(&pool) && budget.fair_share() == 1);
+        drop(a);
+        let lane = lane.await.unwrap();
+        assert!(!budget.others_hungry(&pool) && budget.free() == 0);
+        assert!(budget.acquire_shared().await.is_none());
+        drop(lane);
+        // One that no longer waits holds nothing.
+        let _c = budget.try_acquire().unwrap();
+        assert!(tokio::time::timeout(HUNGRY * 2, budget.acquire_shared()).await.is_err());
+        assert_eq!(budget.fair_share(), 2);
     }
 }

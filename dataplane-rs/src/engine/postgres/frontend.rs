@@ -69,13 +69,15 @@ pub fn name(version: u64, variant: Variant) -> [u8; 18] {
             Variant::Plain => b'p',
             Variant::First => b'f',
             Variant::Next => b'n',
+            Variant::Batch => b'b',
         };
     }
     name
 }
 
+/// Appends a message, whatever its body.
 #[inline]
-fn message(tag: u8, out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
+pub fn message(tag: u8, out: &mut BytesMut, body: impl FnOnce(&mut BytesMut)) {
     out.put_u8(tag);
     let at = out.len();
     out.put_u32(0);

@@ -1,16 +1,22 @@
 //! The shared lane's protocol on one PostgreSQL connection: many callers' statements in one flush, each its own Bind and
-//! Execute, one Sync for all. Bytes in, bytes out, no IO of its own.
+//! Execute or many of one query as a batch, one Sync for all. Bytes in, bytes out, no IO of its own.
 //!
 //! When one fails, the server skips the rest up to the Sync: those are asked again, each with a Sync of its own, so that only
-//! the guilty caller fails. May reject: bytes that are not PostgreSQL's protocol, or an answer beyond `LARGEST` (`Broken`): the
-//! connection is of no further use, and whoever waits is handed back by `abandon`.
+//! the guilty caller fails; of a batch that failed each caller is asked alone. May reject: bytes that are not PostgreSQL's protocol, or
+//! an answer beyond `LARGEST` (`Broken`): the connection is of no further use, and whoever waits is handed back by `abandon`.
 use super::frontend;
+use super::prepared::{Prepared, State, close_all, encode, encode_batch, own};
 use super::wire::{self, Frame, ServerError};
 use crate::engine::Failure;
-use crate::engine::shared::{Answer, Broken, LARGEST, Place, Question, Rows};
+use crate::engine::batch::{Batch, Shadow};
+use crate::engine::shared::{Answer, Broken, Ended, How, LARGEST, Place, Question, Rows};
+use crate::plan::coalescing::Stopped;
 use crate::plan::tables::Variant;
 use bytes::{Buf, BytesMut};
 use std::collections::VecDeque;
+
+/// Batches kept for reuse. More are given back.
+const SPARE: usize = 8;
 
 #[derive(Debug)]
 struct Flight<Q> {
@@ -21,23 +27,48 @@ struct Flight<Q> {
     renewed: bool,
     /// Already answered otherwise (its deadline passed): what comes is dropped.
     told: bool,
+    /// Of a batch that failed.
+    dissolved: bool,
 }
 
+impl<Q> Flight<Q> {
+    const fn new(call: Q) -> Self {
+        Self { call, prepares: false, renewed: false, told: false, dissolved: false }
+    }
+}
+
+#[derive(Debug)]
+struct Many<Q> {
+    batch: Box<Batch<Q>>,
+    prepares: bool,
+    renewed: bool,
+    /// In a transaction of its own, followed by its questions one by one.
+    shadowed: bool,
+}
+
+/// What the server has been sent and not answered, in its order.
+#[derive(Debug)]
+enum Item<Q> {
+    One(Flight<Q>),
+    Many(Many<Q>),
+    /// A question of the batch in `shadow`, by itself.
+    Echo,
+    /// A statement of ours. True: one that chooses how plans are made.
+    Own(bool),
+    /// ReadyForQuery is its answer.
+    Sync,
+}
+
+/// How the server plans what comes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum Mode {
+    /// As the session began.
     #[default]
+    Usual,
+    /// Batches of few callers would be planned anew each time: generic plans assume ten elements an array.
+    Generic,
+    /// A change of it may have been undone.
     Unknown,
-    /// Parse and Describe are on their way.
-    Sent,
-    Ready,
-    /// Described otherwise than planned.
-    Stale,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Prepared {
-    version: u64,
-    states: [State; 3],
 }
 
 /// One connection's protocol state.
@@ -45,20 +76,35 @@ struct Prepared {
 pub struct Pipeline<Q> {
     out: BytesMut,
     input: Vec<u8>,
-    flying: VecDeque<Flight<Q>>,
-    /// Syncs that were sent and not answered by ReadyForQuery.
-    syncs: u32,
-    /// Each call in flight has its own Sync.
-    singly: bool,
-    /// An error was read; the rest of this flush is skipped.
+    flying: VecDeque<Item<Q>>,
+    /// Something was asked since the last Sync.
+    open: bool,
+    /// Asked behind the next Sync: calls with one of their own, batches in a transaction of their own.
+    apart: Vec<Q>,
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
+    shadowed: Vec<Box<Batch<Q>>>,
+    /// The batch whose questions are being answered one by one.
+    shadow: Option<Shadow<Q>>,
+    /// Asked again at the next ReadyForQuery; true: each caller alone.
+    back: Vec<(Item<Q>, bool)>,
+    /// An error was read; the rest up to the Sync is skipped.
     failed: bool,
     /// The error was a timeout: the rest is asked elsewhere.
     slow: bool,
     /// Of `input`: messages before this were looked at.
     scanned: usize,
-    /// Rows of the first call in flight, from where `scanned` counts.
+    /// Rows of the first item in flight.
     rows: Vec<Place>,
     prepared: Vec<Prepared>,
+    mode: Mode,
+    /// The server knows no such choice.
+    modeless: bool,
+    /// Slots of the batches of this flush.
+    batches: Vec<u32>,
+    ended: Vec<Ended>,
+    #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
+    spare: Vec<Box<Batch<Q>>>,
+    hasher: foldhash::fast::RandomState,
 }
 
 impl<Q: Question> Default for Pipeline<Q> {
@@ -67,36 +113,60 @@ impl<Q: Question> Default for Pipeline<Q> {
             out: BytesMut::new(),
             input: Vec::new(),
             flying: VecDeque::new(),
-            syncs: 0,
-            singly: false,
+            open: false,
+            apart: Vec::new(),
+            shadowed: Vec::new(),
+            shadow: None,
+            back: Vec::new(),
             failed: false,
             slow: false,
             scanned: 0,
             rows: Vec::new(),
             prepared: Vec::new(),
+            mode: Mode::Usual,
+            modeless: false,
+            batches: Vec::new(),
+            ended: Vec::new(),
+            spare: Vec::new(),
+            hasher: foldhash::fast::RandomState::default(),
         }
     }
 }
 
 impl<Q: Question> Pipeline<Q> {
     /// Nothing is under way.
+    #[inline]
     pub fn idle(&self) -> bool {
-        self.syncs == 0 && self.flying.is_empty()
+        self.flying.is_empty()
     }
 
     /// Calls under way.
     pub fn len(&self) -> usize {
-        self.flying.len()
+        let flying = self.flying.iter().chain(self.back.iter().map(|(item, _)| item)).map(|item| match item {
+            Item::One(_) => 1,
+            Item::Many(many) => many.batch.len(),
+            Item::Echo | Item::Own(_) | Item::Sync => 0,
+        });
+        flying.sum::<usize>() + self.shadow.as_ref().map_or(0, |shadow| shadow.batch.len())
     }
 
     /// No call is under way.
     pub fn is_empty(&self) -> bool {
-        self.flying.is_empty()
+        self.len() == 0
     }
 
-    /// Calls under way, first the one whose answer comes next, each with whether it was told otherwise.
+    /// Calls under way, each with whether it was told otherwise.
     pub fn calls(&mut self, mut each: impl FnMut(&mut Q, &mut bool)) {
-        self.flying.iter_mut().for_each(|flight| each(&mut flight.call, &mut flight.told));
+        if let Some(shadow) = &mut self.shadow {
+            shadow.batch.each(&mut each);
+        }
+        for item in self.flying.iter_mut().chain(self.back.iter_mut().map(|(item, _)| item)) {
+            match item {
+                Item::One(flight) => each(&mut flight.call, &mut flight.told),
+                Item::Many(many) => many.batch.each(&mut each),
+                Item::Echo | Item::Own(_) | Item::Sync => {}
+            }
+        }
     }
 
     /// Bytes to be sent.
@@ -104,24 +174,153 @@ impl<Q: Question> Pipeline<Q> {
         &mut self.out
     }
 
+    /// Batches of a query in this flush.
+    pub fn batches(&self, slot: u32) -> usize {
+        if self.idle() { 0 } else { self.batches.iter().filter(|&&batch| batch == slot).count() }
+    }
+
+    /// Batches that ended since the last look.
+    #[inline]
+    pub fn ended(&mut self) -> std::vec::Drain<'_, Ended> {
+        self.ended.drain(..)
+    }
+
     /// Adds a call to the flush that `sync` ends. Only while `idle`, or between two of these.
     #[inline]
-    pub fn ask(&mut self, call: Q) {
-        let prepares = encode(&mut self.prepared, &mut self.out, &call);
-        self.flying.push_back(Flight { call, prepares, renewed: false, told: false });
+    pub fn ask(&mut self, mut call: Q) {
+        if self.mode != Mode::Usual && call.coalesced().is_none() {
+            // A generic plan may be far from what its values deserve; of a query that is coalesced it was compared with the other.
+            self.choose(Mode::Usual);
+        }
+        call.shares(1);
+        self.one(Flight::new(call));
+    }
+
+    /// Adds a call with a Sync of its own.
+    pub fn ask_apart(&mut self, mut call: Q) {
+        call.shares(1);
+        self.apart.push(call);
+    }
+
+    /// Adds calls of one query as one statement, in the same flush.
+    pub fn ask_batch(&mut self, calls: impl Iterator<Item = Q>) {
+        let mut batch = self.spare.pop().unwrap_or_default();
+        batch.fill(calls, &self.hasher);
+        let Some((coalesced, slot)) = batch.any().and_then(|call| Some((call.coalesced()?, call.identity().0))) else {
+            // Nobody, or a query that can't be: each has its own.
+            return batch.hand_out(|call| self.ask(call));
+        };
+        if self.idle() {
+            self.batches.clear();
+        }
+        let shadowed = coalesced.verdict.shadowed();
+        self.batches.push(slot);
+        if shadowed {
+            self.shadowed.push(batch);
+        } else {
+            self.choose(Mode::Generic);
+            self.many(Many { batch, prepares: false, renewed: false, shadowed: false });
+        }
     }
 
     /// Ends the flush.
     pub fn sync(&mut self) {
+        if self.open {
+            self.end();
+        }
+        while let Some(call) = self.apart.pop() {
+            self.one(Flight::new(call));
+            self.end();
+        }
+        while let Some(batch) = self.shadowed.pop() {
+            self.shadowed(batch);
+        }
+    }
+
+    /// Ends a group of statements.
+    fn end(&mut self) {
         frontend::sync(&mut self.out);
-        self.syncs += 1;
-        self.singly = false;
+        self.flying.push_back(Item::Sync);
+        self.open = false;
+    }
+
+    #[inline]
+    fn one(&mut self, mut flight: Flight<Q>) {
+        flight.prepares = encode(&mut self.prepared, &mut self.out, &flight.call);
+        self.flying.push_back(Item::One(flight));
+        self.open = true;
+    }
+
+    fn many(&mut self, mut many: Many<Q>) {
+        match encode_batch(&mut self.prepared, &mut self.out, &mut many.batch) {
+            Some(prepares) => {
+                many.prepares = prepares;
+                self.flying.push_back(Item::Many(many));
+                self.open = true;
+            }
+            // A value is missing: only each caller's own statement can tell whose.
+            None => self.dissolve(many.batch),
+        }
+    }
+
+    fn own(&mut self, sql: &str, mode: bool) {
+        own(&mut self.out, sql);
+        self.flying.push_back(Item::Own(mode));
+        self.open = true;
+    }
+
+    fn choose(&mut self, mode: Mode) {
+        if self.mode == mode || self.modeless {
+            return;
+        }
+        self.mode = mode;
+        self.own(if mode == Mode::Generic { "SET plan_cache_mode = force_generic_plan" } else { "RESET plan_cache_mode" }, true);
+    }
+
+    /// A batch and each of its questions alone, in one snapshot.
+    fn shadowed(&mut self, batch: Box<Batch<Q>>) {
+        self.choose(Mode::Generic);
+        if self.open {
+            self.end();
+        }
+        let questions = batch.asked();
+        self.own("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", false);
+        let at = self.flying.len();
+        self.many(Many { batch, prepares: false, renewed: false, shadowed: true });
+        for question in 0..questions {
+            let Some(Item::Many(many)) = self.flying.get(at) else { break };
+            let Some(asker) = many.batch.asker(question) else { break };
+            encode(&mut self.prepared, &mut self.out, asker);
+            self.flying.push_back(Item::Echo);
+        }
+        self.own("COMMIT", false);
+        self.end();
+    }
+
+    /// Asks each caller of a batch alone.
+    fn dissolve(&mut self, mut batch: Box<Batch<Q>>) {
+        if self.open {
+            self.end();
+        }
+        batch.hand_out(|mut call| {
+            call.shares(1);
+            self.one(Flight { dissolved: true, ..Flight::new(call) });
+            self.end();
+        });
+        self.recycle(batch);
+    }
+
+    fn recycle(&mut self, mut batch: Box<Batch<Q>>) {
+        batch.clear();
+        if self.spare.len() < SPARE {
+            self.spare.push(batch);
+        }
     }
 
     /// Closes the statements of versions that `keep` doesn't know. Goes out with the next flush.
     pub fn forget(&mut self, keep: impl Fn(u32, u64) -> bool) {
         for (prepared, slot) in self.prepared.iter_mut().zip(0u32..) {
-            if prepared.states != [State::Unknown; 3] && !keep(slot, prepared.version) {
+            if prepared.any() && !keep(slot, prepared.version) {
                 close_all(prepared, &mut self.out);
             }
         }
@@ -153,9 +352,25 @@ impl<Q: Question> Pipeline<Q> {
     /// Hands back everybody: after `Broken::TooLarge` the first as `Slow`, the others as `Again`.
     pub fn abandon(&mut self, why: Broken, tell: &mut impl FnMut(Q, Answer<'_>)) {
         let mut guilty = why == Broken::TooLarge;
-        for flight in self.flying.drain(..).filter(|flight| !flight.told) {
-            tell(flight.call, if std::mem::take(&mut guilty) { Answer::Slow } else { Answer::Again });
+        if let Some(mut shadow) = self.shadow.take() {
+            let was_guilty = std::mem::take(&mut guilty);
+            shadow.batch.hand_out(|call| tell(call, if was_guilty { Answer::Slow } else { Answer::Again }));
         }
+        let back = std::mem::take(&mut self.back);
+        for item in self.flying.drain(..).chain(back.into_iter().map(|(item, _)| item)) {
+            match item {
+                Item::One(Flight { call, told: false, .. }) => {
+                    tell(call, if std::mem::take(&mut guilty) { Answer::Slow } else { Answer::Again });
+                }
+                Item::Many(mut many) => {
+                    let was_guilty = std::mem::take(&mut guilty);
+                    many.batch.hand_out(|call| tell(call, if was_guilty { Answer::Slow } else { Answer::Again }));
+                }
+                Item::One(_) | Item::Echo | Item::Own(_) | Item::Sync => {}
+            }
+        }
+        self.apart.drain(..).for_each(|call| tell(call, Answer::Again));
+        self.shadowed.drain(..).for_each(|mut batch| batch.hand_out(|call| tell(call, Answer::Again)));
     }
 
     fn scan(&mut self, data: &[u8], tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<usize, Broken> {
@@ -171,7 +386,7 @@ impl<Q: Question> Pipeline<Q> {
                 }
                 b'C' | b's' | b'I' => {
                     let mut places = std::mem::take(&mut self.rows);
-                    let told = self.complete(Rows::new(data, &places), tell);
+                    let told = self.complete(data, &mut places, frame.tag, tell);
                     places.clear();
                     self.rows = places;
                     told?;
@@ -190,59 +405,129 @@ impl<Q: Question> Pipeline<Q> {
         Ok(done)
     }
 
-    /// The first call in flight has all its rows.
+    /// The first item in flight has all its rows.
     #[inline]
-    fn complete(&mut self, rows: Rows<'_>, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
-        let flight = self.flying.pop_front().ok_or(Broken::Protocol)?;
-        if !flight.told {
-            let stale = self.state(&flight.call).is_some_and(|state| *state == State::Stale);
-            tell(flight.call, if stale { Answer::Failed(Failure::Stale) } else { Answer::Rows(rows) });
+    fn complete(&mut self, data: &[u8], places: &mut [Place], tag: u8, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
+        if self.failed {
+            return Err(Broken::Protocol);
         }
+        match self.flying.pop_front() {
+            Some(Item::One(flight)) => {
+                if !flight.told {
+                    let stale = state(&mut self.prepared, &flight.call, flight.call.variant()).is_some_and(|state| *state == State::Stale);
+                    tell(flight.call, if stale { Answer::Failed(Failure::Stale) } else { Answer::Rows(Rows::new(data, places)) });
+                }
+                Ok(())
+            }
+            Some(Item::Many(many)) if tag == b'C' => self.complete_batch(many, data, places, tell),
+            Some(Item::Echo) => {
+                let Self { shadow, prepared, .. } = self;
+                let Some(shadow) = shadow else { return Ok(()) };
+                let asker = shadow.asker().ok_or(Broken::Protocol)?;
+                let stale = state(prepared, asker, asker.variant()).is_some_and(|state| *state == State::Stale);
+                if stale {
+                    // Its callers are told so one by one.
+                    self.back_from_shadow();
+                } else {
+                    shadow.single(data, places);
+                }
+                Ok(())
+            }
+            Some(Item::Own(_)) if places.is_empty() => Ok(()),
+            Some(Item::Many(many)) => {
+                self.flying.push_front(Item::Many(many));
+                Err(Broken::Protocol)
+            }
+            Some(Item::Own(_) | Item::Sync) | None => Err(Broken::Protocol),
+        }
+    }
+
+    fn complete_batch(
+        &mut self,
+        mut many: Many<Q>,
+        data: &[u8],
+        places: &mut [Place],
+        tell: &mut impl FnMut(Q, Answer<'_>),
+    ) -> Result<(), Broken> {
+        let Some(call) = many.batch.any() else { return Err(Broken::Protocol) };
+        if state(&mut self.prepared, call, Variant::Batch).is_some_and(|state| *state == State::Stale) {
+            if call.coalesced().is_some_and(|coalesced| coalesced.verdict.stop(Stopped::Shape)) {
+                self.end_of(&many.batch, How::Shape);
+            }
+            self.back.push((Item::Many(many), true));
+            return Ok(());
+        }
+        let read = places.iter_mut().try_for_each(|place| ordinal(data, place)).and_then(|()| many.batch.sort(places));
+        if let Err(broken) = read {
+            self.flying.push_front(Item::Many(many));
+            return Err(broken);
+        }
+        if many.shadowed {
+            self.shadow = Some(Shadow::new(many.batch, data, places));
+            return Ok(());
+        }
+        if let Some(coalesced) = many.batch.any().and_then(Question::coalesced) {
+            coalesced.verdict.answered();
+        }
+        self.end_of(&many.batch, How::Answered);
+        many.batch.answer(data, places, tell);
+        self.recycle(many.batch);
         Ok(())
     }
 
-    fn state(&mut self, call: &Q) -> Option<&mut State> {
-        let (slot, version) = call.identity();
-        let prepared = self.prepared.get_mut(slot as usize).filter(|prepared| prepared.version == version)?;
-        prepared.states.get_mut(call.variant() as usize)
+    fn back_from_shadow(&mut self) {
+        if let Some(Shadow { batch, .. }) = self.shadow.take() {
+            self.back.push((Item::Many(Many { batch, prepares: false, renewed: false, shadowed: true }), true));
+        }
+    }
+
+    fn end_of(&mut self, batch: &Batch<Q>, how: How) {
+        if let Some(call) = batch.any() {
+            let (identity, query) = (call.identity(), call.query_name());
+            self.ended.push(Ended { identity, query, callers: batch.len(), asked: batch.asked(), how });
+        }
     }
 
     fn message(&mut self, frame: Frame<'_>, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
         match frame.tag {
             b'2' | b'1' | b'3' | b'N' | b'S' | b'A' => Ok(()), // BindComplete and its like; notices; settings
-            b't' => {
-                let flight = self.flying.front().ok_or(Broken::Protocol)?;
-                let mut rest = frame.body.get(2..).ok_or(Broken::Protocol)?;
-                let same = flight.call.statement().oids.iter().all(|&oid| rest.try_get_u32() == Ok(oid)) && rest.is_empty();
-                self.described(same)
-            }
-            b'T' => {
-                let flight = self.flying.front().ok_or(Broken::Protocol)?;
-                let same = wire::matches(frame.body, flight.call.columns()).map_err(|_| Broken::Protocol)?;
-                self.described(same)
-            }
-            b'n' => {
-                let none = self.flying.front().ok_or(Broken::Protocol)?.call.columns().is_empty();
-                self.described(none)
-            }
+            b't' | b'T' | b'n' => self.described(frame),
             b'E' => self.error(wire::server_error(frame.body).map_err(|_| Broken::Protocol)?, tell),
-            b'Z' => self.ready(tell),
+            b'Z' => self.ready(frame.body.first().copied().unwrap_or(b'I'), tell),
             _ => Err(Broken::Protocol),
         }
     }
 
-    fn described(&mut self, same: bool) -> Result<(), Broken> {
-        let Self { flying, prepared, .. } = self;
-        let call = &flying.front().ok_or(Broken::Protocol)?.call;
-        let (slot, version) = call.identity();
-        let prepared = prepared.get_mut(slot as usize).filter(|prepared| prepared.version == version).ok_or(Broken::Protocol)?;
-        if let Some(state) = prepared.states.get_mut(call.variant() as usize) {
-            *state = match (*state, same) {
-                (State::Stale, _) | (_, false) => State::Stale,
-                (State::Unknown, true) => State::Unknown, // forgotten meanwhile: its Close is on its way
-                (State::Sent | State::Ready, true) => State::Ready,
-            };
-        }
+    /// The server tells of a statement's places or columns.
+    fn described(&mut self, frame: Frame<'_>) -> Result<(), Broken> {
+        let Self { flying, prepared, shadow, .. } = self;
+        let (call, batch) = match flying.front() {
+            Some(Item::One(flight)) => (&flight.call, false),
+            Some(Item::Many(many)) => (many.batch.any().ok_or(Broken::Protocol)?, true),
+            Some(Item::Echo) => match shadow {
+                Some(shadow) => (shadow.asker().ok_or(Broken::Protocol)?, false),
+                None => return Ok(()), // given up meanwhile
+            },
+            // Of a statement of ours nothing is asked.
+            Some(Item::Own(_) | Item::Sync) | None => return Err(Broken::Protocol),
+        };
+        let statement = if batch { &call.coalesced().ok_or(Broken::Protocol)?.statement } else { call.statement() };
+        let same = match frame.tag {
+            b't' => {
+                let mut rest = frame.body.get(2..).ok_or(Broken::Protocol)?;
+                statement.oids.iter().all(|&oid| rest.try_get_u32() == Ok(oid)) && rest.is_empty()
+            }
+            b'T' if batch => wire::matches_behind_ord(frame.body, call.columns()).map_err(|_| Broken::Protocol)?,
+            b'T' => wire::matches(frame.body, call.columns()).map_err(|_| Broken::Protocol)?,
+            _ => !batch && call.columns().is_empty(),
+        };
+        let variant = if batch { Variant::Batch } else { call.variant() };
+        let state = state(prepared, call, variant).ok_or(Broken::Protocol)?;
+        *state = match (*state, same) {
+            (State::Stale, _) | (_, false) => State::Stale,
+            (State::Unknown, true) => State::Unknown, // forgotten meanwhile: its Close is on its way
+            (State::Sent | State::Ready, true) => State::Ready,
+        };
         Ok(())
     }
 
@@ -251,73 +536,217 @@ impl<Q: Question> Pipeline<Q> {
         if error.fatal {
             return Err(Broken::Closing);
         }
-        let mut flight = self.flying.pop_front().ok_or(Broken::Protocol)?;
-        // A statement whose Parse or Describe failed, or that the server doesn't know (any more), is prepared anew.
-        let lost = error.revalidate || &error.code == b"26000";
-        if let Some(state) = self.state(&flight.call)
-            && (*state == State::Sent || lost)
-        {
-            *state = State::Unknown;
+        if self.failed {
+            return Err(Broken::Protocol);
         }
         self.failed = true;
-        if flight.told {
-            return Ok(());
+        if self.mode != Mode::Usual {
+            self.mode = Mode::Unknown;
         }
-        if lost && !flight.renewed {
-            flight.renewed = true;
-            // Asked again behind the others; its Sync is its own.
-            if self.singly {
-                self.again_singly(flight);
-            } else {
-                self.flying.push_front(flight);
+        // A statement whose Parse or Describe failed, or that the server doesn't know (any more), is prepared anew.
+        let lost = error.revalidate || &error.code == b"26000";
+        let mut unprepare = |call: &Q, variant| {
+            if let Some(state) = state(&mut self.prepared, call, variant)
+                && (*state == State::Sent || lost)
+            {
+                *state = State::Unknown;
             }
-            return Ok(());
-        }
-        match failure(&error) {
-            Some(failure) => tell(flight.call, Answer::Failed(failure)),
-            None => {
-                self.slow = !self.singly;
-                tell(flight.call, Answer::Slow);
+        };
+        match self.flying.pop_front() {
+            Some(Item::One(mut flight)) => {
+                unprepare(&flight.call, flight.call.variant());
+                if flight.told {
+                    return Ok(());
+                }
+                if lost && !flight.renewed {
+                    flight.renewed = true;
+                    self.back.push((Item::One(flight), false));
+                    return Ok(());
+                }
+                match failure(&error) {
+                    Some(failure) => {
+                        if flight.dissolved
+                            && let Some(coalesced) = flight.call.coalesced()
+                        {
+                            coalesced.verdict.excused();
+                        }
+                        tell(flight.call, Answer::Failed(failure));
+                    }
+                    None => {
+                        self.slow = true;
+                        tell(flight.call, Answer::Slow);
+                    }
+                }
             }
+            Some(Item::Many(mut many)) => {
+                if let Some(call) = many.batch.any() {
+                    unprepare(call, Variant::Batch);
+                    if many.shadowed {
+                        unprepare(call, call.variant()); // its questions are skipped
+                    }
+                }
+                if lost && !many.renewed && !many.shadowed {
+                    many.renewed = true;
+                    self.back.push((Item::Many(many), false));
+                } else if failure(&error).is_none() {
+                    self.out_of_time(many.batch, tell);
+                } else {
+                    let given_up = many.batch.any().and_then(Question::coalesced).is_some_and(|coalesced| coalesced.verdict.failed());
+                    self.end_of(&many.batch, How::Failed(given_up));
+                    self.back.push((Item::Many(many), true));
+                }
+            }
+            Some(Item::Echo) => {
+                if let Some(asker) = self.shadow.as_ref().and_then(Shadow::asker) {
+                    unprepare(asker, asker.variant());
+                }
+                if failure(&error).is_none() {
+                    if let Some(Shadow { batch, .. }) = self.shadow.take() {
+                        self.out_of_time(batch, tell);
+                    }
+                } else {
+                    self.back_from_shadow();
+                }
+            }
+            Some(Item::Own(mode)) => self.modeless |= mode && failure(&error).is_some(),
+            Some(Item::Sync) | None => return Err(Broken::Protocol),
         }
         Ok(())
     }
 
-    fn again_singly(&mut self, mut flight: Flight<Q>) {
-        flight.prepares = encode(&mut self.prepared, &mut self.out, &flight.call);
-        frontend::sync(&mut self.out);
-        self.syncs += 1;
-        self.flying.push_back(flight);
+    /// Nobody of a batch that took too long is asked again.
+    fn out_of_time(&mut self, mut batch: Box<Batch<Q>>, tell: &mut impl FnMut(Q, Answer<'_>)) {
+        self.slow = true;
+        self.end_of(&batch, How::Timeout);
+        batch.hand_out(|call| tell(call, Answer::Timeout));
+        self.recycle(batch);
     }
 
-    fn ready(&mut self, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
-        self.syncs = self.syncs.checked_sub(1).ok_or(Broken::Protocol)?;
+    /// A group of statements has ended. `status`: `I` unless a transaction is open.
+    fn ready(&mut self, status: u8, tell: &mut impl FnMut(Q, Answer<'_>)) -> Result<(), Broken> {
         let (failed, slow) = (std::mem::take(&mut self.failed), std::mem::take(&mut self.slow));
-        if self.singly {
-            return Ok(());
+        if !failed && !matches!(self.flying.front(), Some(Item::Sync)) {
+            return Err(Broken::Protocol);
         }
-        if !failed {
-            return if self.flying.is_empty() { Ok(()) } else { Err(Broken::Protocol) };
+        if status != b'I' {
+            self.own("ROLLBACK", false);
+            self.end();
         }
-        let skipped = std::mem::take(&mut self.flying);
+        let mut skipped = std::mem::take(&mut self.back);
+        loop {
+            match self.flying.pop_front() {
+                Some(Item::Sync) => break,
+                Some(Item::Many(many)) => {
+                    if let Some(call) = many.batch.any().filter(|_| many.shadowed)
+                        && let Some(state) = state(&mut self.prepared, call, call.variant())
+                        && *state == State::Sent
+                    {
+                        *state = State::Unknown; // its questions are skipped with it
+                    }
+                    let alone = many.shadowed;
+                    skipped.push((Item::Many(many), alone));
+                }
+                Some(item) => skipped.push((item, false)),
+                None => return Err(Broken::Protocol),
+            }
+        }
+        if let Some(shadow) = self.shadow.take() {
+            if failed {
+                skipped.push((Item::Many(Many { batch: shadow.batch, prepares: false, renewed: false, shadowed: true }), true));
+            } else {
+                self.settle(shadow, tell);
+            }
+        }
         // A Parse that was skipped with the rest never reached the server.
-        for flight in skipped.iter().filter(|flight| flight.prepares) {
-            if let Some(state) = self.state(&flight.call)
+        for (item, _) in &skipped {
+            let (call, variant, prepares) = match item {
+                Item::One(flight) => (Some(&flight.call), flight.call.variant(), flight.prepares),
+                Item::Many(many) => (many.batch.any(), Variant::Batch, many.prepares),
+                Item::Echo | Item::Own(_) | Item::Sync => continue,
+            };
+            if prepares
+                && let Some(call) = call
+                && let Some(state) = state(&mut self.prepared, call, variant)
                 && *state == State::Sent
             {
                 *state = State::Unknown;
             }
         }
-        self.singly = true;
-        for flight in skipped.into_iter().filter(|flight| !flight.told) {
-            if slow {
-                tell(flight.call, Answer::Again);
-            } else {
-                self.again_singly(flight);
+        for (item, alone) in skipped.drain(..) {
+            match item {
+                Item::One(flight) if flight.told => {}
+                Item::One(flight) if slow => tell(flight.call, Answer::Again),
+                Item::One(flight) => {
+                    self.one(flight);
+                    self.end();
+                }
+                Item::Many(mut many) if slow => {
+                    many.batch.hand_out(|call| tell(call, Answer::Again));
+                    self.recycle(many.batch);
+                }
+                Item::Many(many) if alone => self.dissolve(many.batch),
+                Item::Many(many) => {
+                    self.choose(Mode::Generic);
+                    self.many(many);
+                    self.end();
+                }
+                Item::Echo | Item::Own(_) | Item::Sync => {}
             }
         }
+        self.back = skipped;
         Ok(())
     }
+
+    fn settle(&mut self, shadow: Shadow<Q>, tell: &mut impl FnMut(Q, Answer<'_>)) {
+        let Some(call) = shadow.batch.any() else { return };
+        let mut ended = Ended {
+            identity: call.identity(),
+            query: call.query_name(),
+            callers: shadow.batch.len(),
+            asked: shadow.batch.asked(),
+            how: How::Equal,
+        };
+        // What a caller holds may go with it.
+        let equal = shadow.equal();
+        if let Some(coalesced) = call.coalesced() {
+            if equal {
+                coalesced.verdict.equal();
+                coalesced.verdict.answered();
+            } else {
+                ended.how = How::Unequal;
+                coalesced.verdict.stop(Stopped::Unequal);
+            }
+        }
+        self.ended.push(ended);
+        let batch = shadow.answer(tell);
+        self.recycle(batch);
+    }
+}
+
+fn state<'a, Q: Question>(prepared: &'a mut [Prepared], call: &Q, variant: Variant) -> Option<&'a mut State> {
+    let (slot, version) = call.identity();
+    let prepared = prepared.get_mut(slot as usize).filter(|prepared| prepared.version == version)?;
+    prepared.states.get_mut(variant as usize)
+}
+
+/// Takes `ord` off the front of a batch's row.
+#[inline]
+fn ordinal(data: &[u8], place: &mut Place) -> Result<(), Broken> {
+    let mut row = data.get(place.start as usize..place.end as usize).ok_or(Broken::Protocol)?;
+    let digits = crate::encode::rows::next(&mut row).ok().flatten().ok_or(Broken::Protocol)?;
+    if digits.is_empty() || digits.len() > 9 {
+        return Err(Broken::Protocol);
+    }
+    let mut ord = 0;
+    for digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return Err(Broken::Protocol);
+        }
+        ord = ord * 10 + u32::from(digit);
+    }
+    (place.ord, place.start) = (ord, place.end - row.len() as u32);
+    Ok(())
 }
 
 /// What the guilty caller is told; None for a timeout.
@@ -331,38 +760,6 @@ fn failure(error: &ServerError) -> Option<Failure> {
     }
 }
 
-/// Appends a call's messages; true when they prepare its statement first.
-#[inline]
-fn encode<Q: Question>(prepared: &mut Vec<Prepared>, out: &mut BytesMut, call: &Q) -> bool {
-    let (slot, version) = call.identity();
-    let at = slot as usize;
-    if at >= prepared.len() {
-        prepared.resize(at + 1, Prepared::default());
-    }
-    let Some(prepared) = prepared.get_mut(at) else { return false };
-    if prepared.version != version {
-        close_all(prepared, out);
-        prepared.version = version;
-    }
-    let name = frontend::name(version, call.variant());
-    let statement = call.statement();
-    let mut prepares = false;
-    if let Some(state @ (State::Unknown | State::Stale)) = prepared.states.get_mut(call.variant() as usize) {
-        *state = State::Sent;
-        prepares = true;
-        frontend::close(&name, out);
-        frontend::parse(&name, &statement.sql, &statement.oids, out);
-        frontend::describe(&name, out);
-    }
-    frontend::bind(&name, statement.oids.len() as u16, call.values(), out);
-    frontend::execute(call.limit(), out);
-    prepares
-}
-
-fn close_all(prepared: &mut Prepared, out: &mut BytesMut) {
-    for (state, variant) in prepared.states.iter_mut().zip([Variant::Plain, Variant::First, Variant::Next]) {
-        if std::mem::take(state) != State::Unknown {
-            frontend::close(&frontend::name(prepared.version, variant), out);
-        }
-    }
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
+mod tests;

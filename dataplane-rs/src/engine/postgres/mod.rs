@@ -2,6 +2,7 @@
 //!
 //! `uri` (what the URL says) → `target` (what it says now) → `connect` (`transport`, `tls`, `auth`, `session`) → `Connection`.
 //! Exclusive lane: `pool` (who may borrow, within `budget`) → `member` (one session) → `exclusive` and `write` (one call).
+mod arrays;
 pub mod auth;
 pub mod backoff;
 pub mod budget;
@@ -15,6 +16,7 @@ pub mod lane;
 mod lent;
 mod member;
 pub mod pool;
+mod prepared;
 pub mod session;
 mod statements;
 pub mod target;

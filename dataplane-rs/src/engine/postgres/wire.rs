@@ -96,6 +96,17 @@ pub struct Column<'a> {
     pub format: i16,
 }
 
+impl ColumnPlan {
+    /// A column of a RowDescription is the one that was planned.
+    fn describes(&self, column: &Column<'_>) -> bool {
+        self.name.as_bytes() == column.name
+            && self.type_oid == column.type_oid
+            && self.table_oid == column.table_oid
+            && self.column_number == i32::from(column.number)
+            && column.format == 0
+    }
+}
+
 /// Reads a RowDescription's columns.
 pub fn columns(mut body: &[u8], mut each: impl FnMut(Column<'_>)) -> Result<(), WireError> {
     let count = u16::from_be_bytes(take(&mut body)?);
@@ -115,15 +126,22 @@ pub fn columns(mut body: &[u8], mut each: impl FnMut(Column<'_>)) -> Result<(), 
 pub fn matches(body: &[u8], plan: &[ColumnPlan]) -> Result<bool, WireError> {
     let (mut expected, mut same) = (plan.iter(), true);
     columns(body, |column| {
-        same &= expected.next().is_some_and(|plan| {
-            plan.name.as_bytes() == column.name
-                && plan.type_oid == column.type_oid
-                && plan.table_oid == column.table_oid
-                && plan.column_number == i32::from(column.number)
-                && column.format == 0
-        });
+        same &= expected.next().is_some_and(|plan| plan.describes(&column));
     })?;
     Ok(same && expected.next().is_none())
+}
+
+/// The same of a batch: `ord` (int4 or int8) stands in front of the plan's columns.
+pub fn matches_behind_ord(body: &[u8], plan: &[ColumnPlan]) -> Result<bool, WireError> {
+    let (mut expected, mut same, mut ord) = (plan.iter(), true, false);
+    columns(body, |column| {
+        if !std::mem::replace(&mut ord, true) {
+            same &= matches!(column.type_oid, 20 | 23) && column.format == 0;
+            return;
+        }
+        same &= expected.next().is_some_and(|plan| plan.describes(&column));
+    })?;
+    Ok(same && ord && expected.next().is_none())
 }
 
 /// Splits a DataRow into its column count and the columns in DataRow form; checks that the lengths add up.
