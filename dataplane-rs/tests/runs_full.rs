@@ -1,6 +1,7 @@
 //! A disk that is full, or fails in the middle of a write: noticed before an answer leaves, and nothing acknowledged is lost.
 //! Children are this test binary itself, in a shell that ignores SIGXFSZ, or in a mount namespace with a small tmpfs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
+mod runs_support;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -43,7 +44,7 @@ fn ship(data: &Path, spool: &Arc<Spool>) -> Shipper {
 }
 
 fn stored(data: &Path) -> (i64, i64, i64) {
-    let store = rusqlite::Connection::open(data.join("runs.sqlite")).unwrap();
+    let store = runs_support::whole_store(&data.join("runs.sqlite"));
     store
         .query_row(
             "SELECT count(*), coalesce(max(seq), 0), coalesce(sum(bytes <> seq OR c.name <> 'unauthorized'), 0) FROM runs JOIN names c ON c.id = code",

@@ -2,8 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, missing_docs)]
 mod runs_support;
 use proptest::prelude::*;
-use runs_support::{child_until, fast, names, open, reopen, rounds, run, ship};
-use rusqlite::Connection;
+use runs_support::{child_until, fast, names, open, reopen, rounds, run, ship, whole_store};
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +28,7 @@ fn recover(data: &Path) -> Arc<Observer> {
 }
 
 fn stored(data: &Path) -> BTreeMap<u64, (u64, u64)> {
-    let store = Connection::open(data.join("runs.sqlite")).unwrap();
+    let store = whole_store(&data.join("runs.sqlite"));
     let mut statement = store.prepare("SELECT epoch, count(*), max(seq) FROM runs GROUP BY epoch").unwrap();
     let rows =
         statement.query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, (row.get::<_, i64>(1)? as u64, row.get::<_, i64>(2)? as u64))));
@@ -38,7 +37,7 @@ fn stored(data: &Path) -> BTreeMap<u64, (u64, u64)> {
 
 /// Every stored run says what its sequence implies, or is a stream's.
 fn check_content(data: &Path) -> HashMap<String, u64> {
-    let store = Connection::open(data.join("runs.sqlite")).unwrap();
+    let store = whole_store(&data.join("runs.sqlite"));
     let wrong: i64 = store
         .query_row(
             "SELECT count(*) FROM runs r JOIN names q ON q.id = query JOIN names v ON v.id = query_version JOIN names k ON k.id = key

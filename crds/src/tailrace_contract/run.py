@@ -116,7 +116,7 @@ def client_class(address: str | None) -> ClientClass:
     return ClientClass.PRIVATE if any(parsed in net for net in _PRIVATE) else ClientClass.PUBLIC
 
 
-STORE_VERSION = 1
+STORE_VERSION = 2
 """`PRAGMA user_version` of the embedded store. A store of another version is refused, never changed."""
 
 _COLUMNS = """
@@ -132,14 +132,21 @@ CREATE TABLE IF NOT EXISTS names (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNI
 INSERT OR IGNORE INTO names (id, name) VALUES (0, '');
 CREATE TABLE IF NOT EXISTS runs ({_COLUMNS}) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (time_us, key, query, status);
+CREATE TABLE IF NOT EXISTS run_blocks (
+    epoch INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL,
+    oldest_us INTEGER NOT NULL, newest_us INTEGER NOT NULL, lowest_status INTEGER NOT NULL, highest_status INTEGER NOT NULL,
+    keys BLOB NOT NULL, queries BLOB NOT NULL, body BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS run_blocks_by_sequence ON run_blocks (epoch, first, last, count);
+CREATE INDEX IF NOT EXISTS run_blocks_by_time ON run_blocks (newest_us, oldest_us);
 CREATE TABLE IF NOT EXISTS open_runs ({_COLUMNS}) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cursors (epoch INTEGER PRIMARY KEY, segment INTEGER NOT NULL, position INTEGER NOT NULL);
 PRAGMA user_version = {STORE_VERSION};
 """  # noqa: S608
 """The embedded store (SQLite, WAL). The columns query … code hold `names.id` (0: the empty name); client and served_by the
 position in their enum. The index is by time: its end is one page,
-whatever the number of keys; the columns behind it let a reader walk past other keys' runs without touching them. `open_runs` holds what began and has not ended; it moves to `runs` when it ends, as `aborted` if its
-process died. `cursors` says how far the spool's segments of an epoch are in `runs`, in the same transaction as the runs."""
+whatever the number of keys; the columns behind it let a reader walk past other keys' runs without touching them. `run_blocks` holds the runs of busy moments, many a row (docs/contract.md, "Blocks of runs");
+a run is either there or in `runs`. `open_runs` holds what began and has not ended; it moves to `runs` when it ends, as `aborted` if its
+process died. `cursors` says how far the spool's segments of an epoch are stored, in the same transaction as the runs."""
 
 
 POSTGRES_STORE_VERSION = 1

@@ -1,7 +1,7 @@
 //! Generated from tailrace_contract.run by `make generate`. Do not edit.
 
 /// `PRAGMA user_version` of the embedded store.
-pub const STORE_VERSION: i64 = 1;
+pub const STORE_VERSION: i64 = 2;
 
 /// Longest recorded parameters in bytes.
 pub const PARAMS_LIMIT: usize = 65536;
@@ -18,6 +18,12 @@ CREATE TABLE IF NOT EXISTS runs (
     trace BLOB, client INTEGER NOT NULL, served_by INTEGER NOT NULL, params TEXT,
     PRIMARY KEY (epoch, seq)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS runs_by_time ON runs (time_us, key, query, status);
+CREATE TABLE IF NOT EXISTS run_blocks (
+    epoch INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL,
+    oldest_us INTEGER NOT NULL, newest_us INTEGER NOT NULL, lowest_status INTEGER NOT NULL, highest_status INTEGER NOT NULL,
+    keys BLOB NOT NULL, queries BLOB NOT NULL, body BLOB NOT NULL);
+CREATE UNIQUE INDEX IF NOT EXISTS run_blocks_by_sequence ON run_blocks (epoch, first, last, count);
+CREATE INDEX IF NOT EXISTS run_blocks_by_time ON run_blocks (newest_us, oldest_us);
 CREATE TABLE IF NOT EXISTS open_runs (
     epoch INTEGER NOT NULL, seq INTEGER NOT NULL,
     time_us INTEGER NOT NULL, duration_us INTEGER NOT NULL, queue_us INTEGER NOT NULL, database_us INTEGER NOT NULL,
@@ -26,7 +32,7 @@ CREATE TABLE IF NOT EXISTS open_runs (
     trace BLOB, client INTEGER NOT NULL, served_by INTEGER NOT NULL, params TEXT,
     PRIMARY KEY (epoch, seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS cursors (epoch INTEGER PRIMARY KEY, segment INTEGER NOT NULL, position INTEGER NOT NULL);
-PRAGMA user_version = 1;
+PRAGMA user_version = 2;
 ";
 
 /// `tailrace.store.version` of the PostgreSQL store.

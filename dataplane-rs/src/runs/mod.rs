@@ -3,8 +3,9 @@
 //!
 //! `layout` is the form of a segment (pure), `record` the thread-owned writer, `spool` the directory that all share.
 //! `ship` is the way to the store: `replay` of what earlier processes left, then `progress` of each live recorder, in transactions
-//! (`batch`) on a `store`, which is `embedded` (SQLite) or `postgres` (its rows: `copy`).
+//! (`batch`) on a `store`, which is `embedded` (SQLite; its many: `block`) or `postgres` (its rows: `copy`).
 pub mod batch;
+pub mod block;
 mod copy;
 #[rustfmt::skip]
 pub mod ddl;

@@ -52,6 +52,9 @@ pub enum StoreError {
     /// The database's encoding cannot hold every text.
     #[error("the run store's database is not encoded in UTF8")]
     Encoding,
+    /// A block of runs cannot be read.
+    #[error("the run store is damaged")]
+    Damaged,
     /// Asked for something before `begin`.
     #[error("the run store is not open")]
     Closed,
@@ -98,6 +101,7 @@ impl StoreError {
             Self::Timeout => "not in time",
             Self::Protocol => "not PostgreSQL",
             Self::Encoding => "database not in UTF8",
+            Self::Damaged => "damaged",
             Self::Closed => "error",
         }
     }

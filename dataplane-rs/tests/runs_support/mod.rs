@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailrace_dataplane::observe::Observer;
 use tailrace_dataplane::plan::snapshot::{Durability, OnFull};
+use tailrace_dataplane::runs::block;
 use tailrace_dataplane::runs::ship::{ShipSettings, Shipper, Step};
 use tailrace_dataplane::runs::{Client, Close, Destination, Forwarded, Names, Open, QueryNames, Recorder, Run, RunId, ServedBy, Spool};
 
@@ -60,6 +61,37 @@ pub fn ship(spool: &Arc<Spool>, to: Destination, settings: ShipSettings) -> (Shi
     let observer = Observer::silent();
     assert!(spool.ship_to(to));
     (Shipper::start(spool.clone(), observer.clone(), settings).unwrap(), observer)
+}
+
+/// The embedded store with every run in `runs`, those of blocks too; a run that is stored twice is there twice.
+pub fn whole_store(path: &Path) -> rusqlite::Connection {
+    let store = rusqlite::Connection::open(path).unwrap();
+    store.execute_batch("CREATE TEMP TABLE runs AS SELECT * FROM main.runs; BEGIN").unwrap();
+    let blocks: Vec<_> = store
+        .prepare("SELECT epoch, count, keys, queries, body FROM run_blocks")
+        .unwrap()
+        .query_map([], |row| {
+            let blob = |at: usize| row.get::<_, Vec<u8>>(at);
+            Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)? as usize, blob(2)?, blob(3)?, blob(4)?))
+        })
+        .unwrap()
+        .map(Result::unwrap)
+        .collect();
+    let mut insert = store.prepare("INSERT INTO temp.runs VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL)").unwrap();
+    for (epoch, count, keys, queries, body) in blocks {
+        for run in block::decode(count, &keys, &queries, &body).unwrap() {
+            let [seq, time, duration, queue, database, _, _, status, code, rows, bytes, batch, client, served_by] = run.numbers;
+            let [query, version, connection] = run.query;
+            let numbers = rusqlite::params![
+                epoch, seq, time, duration, queue, database, query, version, run.key, connection, status, code, rows, bytes, batch,
+                run.trace, client, served_by
+            ];
+            insert.execute(numbers).unwrap();
+        }
+    }
+    drop(insert);
+    store.execute_batch("COMMIT").unwrap();
+    store
 }
 
 /// Takes the directory over, as after a kill.

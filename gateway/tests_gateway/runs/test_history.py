@@ -8,8 +8,9 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Sequence as Values
-from dataclasses import replace
+from dataclasses import astuple, replace
 from datetime import UTC, date, datetime
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from starlette.responses import JSONResponse, Response
 from tailrace_contract.codes import Fault
 from tailrace_contract.plan import KeyPlan
 from tailrace_contract.run import STORE_DDL, ClientClass, Epoch, Run, Sequence, ServedBy, run_id
+from tailrace_contract.run_block import PackedRun, pack
 from tailrace_gateway.cli import main as command_line
 from tailrace_gateway.console import Console
 from tailrace_gateway.routes import history as history_route
@@ -41,6 +43,7 @@ from tailrace_gateway.serve.admission import Refused
 from tailrace_gateway.serve.tables import Key
 
 DAY = 86_400_000_000
+NUMBERS = ("time_us", "duration_us", "queue_us", "database_us", "status", "rows", "bytes", "batch")
 _CLIENTS, _SERVED = list(ClientClass), list(ServedBy)
 
 
@@ -68,7 +71,8 @@ def a_run(epoch: int, sequence: int, **changes: Any) -> Run:
     return replace(run, **changes)
 
 
-def store_of(runs: Values[Run], opened: Values[Run] = (), path: Path | str = ":memory:") -> sqlite3.Connection:
+def store_of(runs: Values[Run], opened: Values[Run] = (), path: Path | str = ":memory:", packed: int = 0) -> sqlite3.Connection:
+    """`packed`: so many runs become one block, and the next one becomes a row."""
     connection = sqlite3.connect(path, isolation_level=None)
     connection.executescript(STORE_DDL)
 
@@ -76,6 +80,25 @@ def store_of(runs: Values[Run], opened: Values[Run] = (), path: Path | str = ":m
         connection.execute("INSERT OR IGNORE INTO names (name) VALUES (?)", (text,))
         return int(connection.execute("SELECT id FROM names WHERE name = ?", (text,)).fetchone()[0])
 
+    packable = sorted((run for run in runs if run.params is None and packed), key=lambda run: (run.epoch, run.sequence))
+    for epoch, of_epoch in groupby(packable, key=lambda run: run.epoch):
+        mine = list(of_epoch)
+        for start in range(0, len(mine), packed + 1):
+            block = [
+                PackedRun(
+                    seq=r.sequence,
+                    query=(name(r.query), name(r.query_version), name(r.connection)),
+                    key=name(r.key),
+                    code=name(r.code),
+                    trace=bytes.fromhex(r.trace) or None,
+                    client=_CLIENTS.index(r.client),
+                    served_by=_SERVED.index(r.served_by),
+                    **{field: getattr(r, field) for field in NUMBERS},
+                )
+                for r in mine[start : start + packed]
+            ]
+            connection.execute(f"INSERT INTO run_blocks VALUES ({','.join('?' * 11)})", (epoch, *astuple(pack(block))))
+            runs = [run for run in runs if run not in mine[start : start + packed]]
     for table, rows in (("runs", runs), ("open_runs", opened)):
         for r in rows:
             names = [name(text) for text in (r.query, r.query_version, r.key, r.connection)]
@@ -111,12 +134,13 @@ def verify(store: sqlite3.Connection | None, *more: Any) -> Report:
 
 
 names = st.sampled_from(["", "a", "b", "c d"])
+packing = st.sampled_from([0, 1, 3, 100])
 many_runs = st.lists(
     st.builds(
         a_run,
         st.integers(1, 3),
         st.integers(1, 40),
-        time_us=st.integers(0, 3 * DAY),
+        time_us=st.integers(0, 3 * DAY) | st.integers(0, 3),
         duration_us=st.integers(0, 10**10),
         database_us=st.integers(0, 10**9),
         query=names,
@@ -142,11 +166,12 @@ many_runs = st.lists(
     key=st.none() | names,
     query=st.none() | names,
     status=st.sampled_from([None, 2, 4, 5, 404, 200]),
+    packed=packing,
 )
 def test_pages_together_are_all_runs_once_newest_first(
-    runs: list[Run], limit: int, key: str | None, query: str | None, status: int | None
+    runs: list[Run], limit: int, key: str | None, query: str | None, status: int | None, packed: int
 ) -> None:
-    store = store_of(runs)
+    store = store_of(runs, packed=packed)
     expected = [
         run
         for run in sorted(runs, key=lambda run: (run.time_us, run.epoch, run.sequence), reverse=True)
@@ -186,17 +211,17 @@ def by_hand(runs: list[Run]) -> list[Usage]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(runs=many_runs)
-def test_usage_equals_the_runs(runs: list[Run]) -> None:
-    got = usage(store_of(runs), UsageFilter(date(1970, 1, 1), date(1970, 1, 31)))
+@given(runs=many_runs, packed=packing)
+def test_usage_equals_the_runs(runs: list[Run], packed: int) -> None:
+    got = usage(store_of(runs, packed=packed), UsageFilter(date(1970, 1, 1), date(1970, 1, 31)))
     assert got == by_hand(runs)
 
 
 @settings(max_examples=40, deadline=None)
-@given(runs=many_runs, key=names, query=names, day=st.integers(1, 4))
-def test_usage_of_one_key_query_and_day(runs: list[Run], key: str, query: str, day: int) -> None:
+@given(runs=many_runs, key=names, query=names, day=st.integers(1, 4), packed=packing)
+def test_usage_of_one_key_query_and_day(runs: list[Run], key: str, query: str, day: int, packed: int) -> None:
     wanted = date(1970, 1, day)
-    got = usage(store_of(runs), UsageFilter(wanted, wanted, key, query))
+    got = usage(store_of(runs, packed=packed), UsageFilter(wanted, wanted, key, query))
     assert got == [row for row in by_hand(runs) if (row.day, row.key, row.query) == (wanted, key, query)]
 
 
@@ -211,10 +236,10 @@ sequences = st.sets(st.integers(1, 30))
 
 
 @settings(max_examples=100, deadline=None)
-@given(stored=sequences, opened=sequences, spooled=sequences)
-def test_what_is_nowhere_is_missing(stored: set[int], opened: set[int], spooled: set[int]) -> None:
+@given(stored=sequences, opened=sequences, spooled=sequences, packed=packing)
+def test_what_is_nowhere_is_missing(stored: set[int], opened: set[int], spooled: set[int], packed: int) -> None:
     opened -= stored
-    store = store_of([a_run(7, n) for n in stored], [a_run(7, n) for n in opened])
+    store = store_of([a_run(7, n) for n in stored], [a_run(7, n) for n in opened], packed=packed)
     ranges = tuple(merged((n, n) for n in spooled))
     spool = SpoolStatus(segments=1, bytes=1, unreadable=(), torn=0, epochs=(SpoolEpoch(epoch=7, ranges=ranges),) if ranges else ())
     report = verify(store, spool)
@@ -229,8 +254,40 @@ def test_what_is_nowhere_is_missing(stored: set[int], opened: set[int], spooled:
     assert gaps_of([]) == []
 
 
-def test_a_follower_shows_each_run_once_streams_when_they_end() -> None:
-    store = store_of([a_run(1, 1), a_run(1, 2), a_run(1, 4)], [a_run(1, 3)])
+@settings(max_examples=60, deadline=None)
+@given(runs=many_runs, above=st.integers(0, 41), limit=st.integers(1, 9), packed=packing)
+def test_an_epoch_is_read_by_sequence(runs: list[Run], above: int, limit: int, packed: int) -> None:
+    reader = EmbeddedReader(store_of(runs, packed=packed))
+    for epoch in {run.epoch for run in runs}:
+        mine = sorted((run for run in runs if run.epoch == epoch), key=lambda run: run.sequence)
+        later = [run for run in mine if run.sequence > above]
+        assert list(reader.sequences(epoch, above)) == [run.sequence for run in later]
+        assert reader.later(epoch, above, limit) == later[:limit]
+        assert reader.stored()[epoch] == (len(mine), mine[-1].sequence)
+        assert reader.highest()[epoch] == mine[-1].sequence
+
+
+def test_a_block_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    store = store_of([a_run(1, n) for n in range(1, 9)], path=path, packed=8)
+    whole_year = UsageFilter(date(2025, 1, 1), date(2025, 12, 31))
+
+    def read(timeout_s: float) -> None:
+        with reading(EmbeddedPlace(path), timeout_s) as reader:
+            assert reader is not None
+            assert reader.usage(whole_year)
+
+    read(60.0)
+    with pytest.raises(ReadTimeout):
+        read(0.0)
+    store.execute("UPDATE run_blocks SET body = substr(body, 1, 40)")
+    with pytest.raises(StoreUnreadable):
+        read(60.0)
+
+
+@pytest.mark.parametrize("packed", [0, 2])
+def test_a_follower_shows_each_run_once_streams_when_they_end(packed: int) -> None:
+    store = store_of([a_run(1, 1), a_run(1, 2), a_run(1, 4)], [a_run(1, 3)], packed=packed)
     follower = pages.Follower(EmbeddedReader(store))
     assert list(follower.news(EmbeddedReader(store))) == []
     later = store_of([a_run(1, n) for n in (1, 2, 3, 4, 6)] + [a_run(2, 1)], [a_run(1, 5)])

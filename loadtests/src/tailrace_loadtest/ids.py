@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tailrace_contract.run import parse_run_id, run_id
+from tailrace_contract.run_block import Block
 
 SEQUENCE_LIMIT = 1 << 34
 """A larger sequence is no run id of ours: refused (ValueError) before it takes memory."""
@@ -74,5 +75,8 @@ def of_store(path: Path) -> RunIds:
         rows: Iterator[tuple[int, int]] = connection.execute("SELECT epoch, seq FROM runs")
         for epoch, sequence in rows:
             found.add(epoch, sequence)
+        for epoch, count, body in connection.execute("SELECT epoch, count, body FROM run_blocks"):
+            for sequence in Block(count, body).column("seq"):
+                found.add(epoch, sequence)
     connection.close()
     return found

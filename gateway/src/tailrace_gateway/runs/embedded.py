@@ -1,5 +1,10 @@
-"""The embedded store as a reader sees it. IO: `DIR/runs.sqlite`, which is never created. Rejects as `reading` says."""
+"""The embedded store as a reader sees it: runs in rows, and in blocks. IO: `DIR/runs.sqlite`, which is never created.
 
+Rejects as `reading` says.
+"""
+
+import heapq
+import math
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -10,7 +15,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tailrace_contract.run import STORE_VERSION, ClientClass, Epoch, Run, Sequence, ServedBy
+from tailrace_contract.run_block import BlockUnreadable
 
+from tailrace_gateway.runs.blocks import Blocks, Grouped, Wanted
 from tailrace_gateway.runs.history import HistoryFilter, Page, page_of
 from tailrace_gateway.runs.reading import ReadTimeout, RunReader, StoreUnreadable
 from tailrace_gateway.runs.usage import DAY_US, Usage, UsageFilter
@@ -47,7 +54,9 @@ def reading_embedded(path: Path, timeout_s: float) -> Iterator[RunReader | None]
         if version not in (0, STORE_VERSION):
             raise StoreUnreadable
         connection.execute("BEGIN")
-        yield None if version == 0 else EmbeddedReader(connection)
+        yield None if version == 0 else EmbeddedReader(connection, deadline_s)
+    except BlockUnreadable:
+        raise StoreUnreadable from None
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_INTERRUPT:
             raise ReadTimeout from None
@@ -61,38 +70,44 @@ def reading_embedded(path: Path, timeout_s: float) -> Iterator[RunReader | None]
 class EmbeddedReader:
     """A `RunReader` of an open file."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: sqlite3.Connection, deadline_s: float = math.inf) -> None:
         self._connection = connection
+        self._blocks = Blocks(connection, deadline_s)
 
     def _name_id(self, name: str) -> int | None:
         """The store's number of a name; None when no run has it."""
         found = self._connection.execute("SELECT id FROM names WHERE name = ?", (name,)).fetchone()
         return None if found is None else int(found[0])
 
+    def _wanted(self, key: str | None, query: str | None, status: int | None = None) -> Wanted | None:
+        """A filter in the store's numbers; None: no run has that name."""
+        numbers = [None if name is None else self._name_id(name) for name in (key, query)]
+        if (key is not None and numbers[0] is None) or (query is not None and numbers[1] is None):
+            return None
+        statuses = None
+        if status is not None:
+            statuses = (status * 100, status * 100 + 99) if status < 10 else (status, status)
+        return Wanted(numbers[0], numbers[1], statuses)
+
     def history(self, wanted: HistoryFilter) -> Page | None:
         """See `RunReader`."""
-        conditions, values = ["1"], list[object]()
-        for column, name in (("key", wanted.key), ("query", wanted.query)):
-            if name is not None:
-                number = self._name_id(name)
-                if number is None:
-                    return Page((), False) if wanted.after is None else None
-                conditions.append(f"r.{column} = ?")
-                values.append(number)
-        if wanted.status is not None:
-            low, high = (wanted.status * 100, wanted.status * 100 + 99) if wanted.status < 10 else (wanted.status, wanted.status)
-            conditions.append("r.status BETWEEN ? AND ?")
-            values += (low, high)
-        where = " AND ".join(conditions)
+        numbers = self._wanted(wanted.key, wanted.query, wanted.status)
+        if numbers is None:
+            return Page((), False) if wanted.after is None else None
+        conditions, values = _conditions(numbers)
+        where, before = " AND ".join(conditions), None
         if wanted.after is not None:
+            epoch, sequence = wanted.after
             last = self._connection.execute(
                 f"SELECT r.time_us FROM runs r WHERE r.epoch = ? AND r.seq = ? AND {where}",  # noqa: S608
-                (*wanted.after, *values),
+                (epoch, sequence, *values),
             ).fetchone()
-            if last is None:
+            time_us = self._blocks.time_of(numbers, epoch, sequence) if last is None else int(last[0])
+            if time_us is None:
                 return None
+            before = (time_us, int(epoch), int(sequence))
             where += " AND (r.time_us, r.epoch, r.seq) < (?, ?, ?)"
-            values += (last[0], *wanted.after)
+            values += before
         # The inner SELECT finds the page in the index on time alone; rows and names are joined to it afterwards.
         found = self._connection.execute(
             f"SELECT {COLUMNS} FROM (SELECT r.epoch, r.seq FROM runs r WHERE {where}"  # noqa: S608
@@ -100,34 +115,42 @@ class EmbeddedReader:
             f" {JOINS} ORDER BY r.time_us DESC, r.epoch DESC, r.seq DESC",
             (*values, wanted.limit + 1),
         ).fetchall()
-        return page_of([run_of(row) for row in found], wanted)
+        rows = [run_of(row) for row in found]
+        packed = self._blocks.newest(numbers, before, wanted.limit + 1, [_moment(run) for run in rows])
+        return page_of(list(heapq.merge(rows, packed, key=_moment, reverse=True)), wanted)
 
     def usage(self, wanted: UsageFilter) -> list[Usage]:
-        """See `RunReader`. One pass over the range's runs in the database."""
-        conditions = ["time_us >= ?", "time_us < ?"]
-        values: list[object] = [(wanted.first - _DAY_0).days * DAY_US, ((wanted.last - _DAY_0).days + 1) * DAY_US]
-        for column, name in (("key", wanted.key), ("query", wanted.query)):
-            if name is not None:
-                number = self._name_id(name)
-                if number is None:
-                    return []
-                conditions.append(f"{column} = ?")
-                values.append(number)
-        grouped = self._connection.execute(
+        """See `RunReader`. One pass over the range's runs: in the database over rows, here over blocks."""
+        numbers = self._wanted(wanted.key, wanted.query)
+        if numbers is None:
+            return []
+        from_us, until_us = (wanted.first - _DAY_0).days * DAY_US, ((wanted.last - _DAY_0).days + 1) * DAY_US
+        conditions, values = _conditions(numbers)
+        rows = self._connection.execute(
             f"""SELECT g.day, k.name, q.name, g.duration_us, g.calls, g.errors, g.rows, g.bytes, g.database_us FROM (
                 SELECT r.time_us / {DAY_US} AS day, r.key, r.query, r.duration_us, count(*) AS calls, sum(r.code <> 0) AS errors,
                     sum(r.rows) AS rows, sum(r.bytes) AS bytes, sum(r.database_us) AS database_us
-                FROM (SELECT epoch, seq FROM runs WHERE {" AND ".join(conditions)}) found
+                FROM (SELECT r.epoch, r.seq FROM runs r WHERE r.time_us >= ? AND r.time_us < ? AND {" AND ".join(conditions)}) found
                 CROSS JOIN runs r ON r.epoch = found.epoch AND r.seq = found.seq GROUP BY 1, 2, 3, 4) g
                 JOIN names k ON k.id = g.key JOIN names q ON q.id = g.query ORDER BY g.day, k.name, q.name, g.duration_us""",  # noqa: S608
-            values,
+            (from_us, until_us, *values),
         )
-        return list(_combined(grouped))
+        grouped: Grouped = {}
+        if not self._blocks.add_usage(numbers, from_us, until_us, grouped):
+            return list(_combined(rows))
+        for day, key, query, duration_us, *sums in rows:
+            total = grouped.setdefault((day, key, query, duration_us), [0] * 5)
+            total[:] = (a + b for a, b in zip(total, sums, strict=True))
+        return list(_combined((*group, *sums) for group, sums in sorted(grouped.items())))  # type: ignore[misc]
 
     def stored(self) -> dict[int, tuple[int, int]]:
         """See `RunReader`."""
         rows = self._connection.execute("SELECT epoch, count(*), max(seq) FROM runs GROUP BY epoch")
-        return {int(epoch): (int(count), int(highest)) for epoch, count, highest in rows}
+        stored = {int(epoch): (int(count), int(highest)) for epoch, count, highest in rows}
+        for epoch, (count, highest) in self._blocks.stored().items():
+            others, other = stored.get(epoch, (0, 0))
+            stored[epoch] = (count + others, max(highest, other))
+        return stored
 
     def highest(self) -> dict[int, int]:
         """See `RunReader`."""
@@ -138,7 +161,10 @@ class EmbeddedReader:
                 WHERE e.epoch IS NOT NULL)
             SELECT epoch, (SELECT max(seq) FROM runs r WHERE r.epoch = e.epoch) FROM e WHERE epoch IS NOT NULL"""
         )
-        return {int(epoch): int(highest) for epoch, highest in rows}
+        highest = {int(epoch): int(highest) for epoch, highest in rows}
+        for epoch, (_, last) in self._blocks.stored().items():
+            highest[epoch] = max(last, highest.get(epoch, 0))
+        return highest
 
     def opened(self) -> dict[int, list[int]]:
         """See `RunReader`."""
@@ -150,7 +176,7 @@ class EmbeddedReader:
     def sequences(self, epoch: int, above: int = 0) -> Iterator[int]:
         """See `RunReader`."""
         rows = self._connection.execute("SELECT seq FROM runs WHERE epoch = ? AND seq > ? ORDER BY seq", (epoch, above))
-        return (int(sequence) for (sequence,) in rows)
+        return heapq.merge((int(sequence) for (sequence,) in rows), self._blocks.sequences(epoch, above))
 
     def later(self, epoch: int, above: int, limit: int) -> list[Run]:
         """See `RunReader`."""
@@ -158,7 +184,24 @@ class EmbeddedReader:
             f"SELECT {COLUMNS} FROM (SELECT * FROM runs WHERE epoch = ? AND seq > ? ORDER BY seq LIMIT ?) r {JOINS} ORDER BY r.seq",  # noqa: S608
             (epoch, above, limit),
         )
-        return [run_of(row) for row in rows]
+        packed = self._blocks.later(epoch, above, limit)
+        return list(heapq.merge((run_of(row) for row in rows), packed, key=lambda run: run.sequence))[:limit]
+
+
+def _conditions(wanted: Wanted) -> tuple[list[str], list[int]]:
+    conditions, values = ["1"], list[int]()
+    for column, number in (("key", wanted.key), ("query", wanted.query)):
+        if number is not None:
+            conditions.append(f"r.{column} = ?")
+            values.append(number)
+    if wanted.statuses is not None:
+        conditions.append("r.status BETWEEN ? AND ?")
+        values += wanted.statuses
+    return conditions, values
+
+
+def _moment(run: Run) -> tuple[int, int, int]:
+    return run.time_us, run.epoch, run.sequence
 
 
 def run_of(row: tuple[object, ...]) -> Run:

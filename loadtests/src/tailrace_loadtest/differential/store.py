@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from tailrace_contract.run import ClientClass, Epoch, Run, Sequence, ServedBy
+from tailrace_contract.run_block import BlockRow, unpack
 
 _CLIENTS, _SERVED = tuple(ClientClass), tuple(ServedBy)
+_NUMBERS = ("time_us", "duration_us", "queue_us", "database_us", "status", "rows", "bytes", "batch")
 _SELECT = """
 SELECT r.epoch, r.seq, r.time_us, r.duration_us, r.queue_us, r.database_us, q.name, v.name, k.name, c.name, r.status, e.name, r.rows, r.bytes, r.batch, r.trace,
     r.client, r.served_by, r.params
@@ -43,9 +45,31 @@ def _run(row: tuple[Any, ...]) -> Run:
     )
 
 
+def _packed(connection: sqlite3.Connection) -> Iterator[Run]:
+    """The runs that are in blocks."""
+    names = dict(connection.execute("SELECT id, name FROM names"))
+    for epoch, *row in connection.execute("SELECT * FROM run_blocks"):
+        for run in unpack(BlockRow(*row)):
+            query, version, connected = (names[number] for number in run.query)
+            yield Run(
+                epoch=Epoch(epoch),
+                sequence=Sequence(run.seq),
+                query=query,
+                query_version=version,
+                key=names[run.key],
+                connection=connected,
+                code=names[run.code],
+                trace="" if run.trace is None else run.trace.hex(),
+                client=_CLIENTS[run.client],
+                served_by=_SERVED[run.served_by],
+                **{field: getattr(run, field) for field in _NUMBERS},
+            )
+
+
 def runs(path: Path) -> Iterator[Run]:
     """Every run of a store."""
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
         for row in connection.execute(_SELECT):
             yield _run(row)
+        yield from _packed(connection)
     connection.close()
