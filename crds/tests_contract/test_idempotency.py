@@ -11,7 +11,7 @@ from tailrace_contract.idempotency import INSERT, LOOKUP, ddl, decode_result, en
 def test_sqlite_takes_all_of_it() -> None:
     db = sqlite3.connect(":memory:")
     for _ in range(2):
-        db.execute(ddl('"some table"', sqlite=True))
+        db.execute(ddl('"some table"', "sqlite"))
     insert = statement(INSERT, '"some table"', "?")
     values = ("ns/key", "k", "q", "ab", 1, 0, 1, b"\0\0\0\1x")
     db.execute(insert, values)

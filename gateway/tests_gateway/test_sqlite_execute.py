@@ -229,7 +229,7 @@ def test_locations_as_the_vectors_say() -> None:
 async def test_idempotency(executor: SqliteExecutor, plan: ConnectionPlan, database: Path) -> None:
     kept = plan.model_copy(update={"idempotency_table": "tailrace_idempotency"})
     with sqlite3.connect(database) as connection:
-        connection.executescript(ddl("tailrace_idempotency", sqlite=True))
+        connection.executescript(ddl("tailrace_idempotency", "sqlite"))
     connection.close()
     sql = "INSERT INTO things (name) VALUES (?1) RETURNING id, name, x'00ff' AS b, 1.5 AS r, NULL AS n"
     key = Idempotency("ns/a", "k1", "add", "00" * 32)

@@ -114,7 +114,7 @@ def test_every_change_that_plans_depend_on_is_noticed(server: Postgres, tmp_path
 
 def test_one_bad_unit_never_breaks_another(server: Postgres, tmp_path: Path) -> None:
     (tmp_path / "nonsense").write_text("postgresql://no one@/x")
-    (tmp_path / "other").write_text("mysql://x@y/z")
+    (tmp_path / "other").write_text("oracle://x@y/z")
     connections = tuple(
         ConnectionSpec(name, str(tmp_path / file))
         for name, file in (("main", "url"), ("gone", "missing"), ("odd", "nonsense"), ("other", "other"))

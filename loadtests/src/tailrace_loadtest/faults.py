@@ -112,7 +112,7 @@ class Tables:
 @contextlib.contextmanager
 def database(engine: str, folder: Path) -> Iterator[Tables]:
     """`users`, an empty `notes`, and the table of idempotency keys."""
-    table = ddl("tailrace_idempotency", sqlite=engine == "sqlite")
+    table = ddl("tailrace_idempotency", engine)
     if engine == "sqlite":
         path = folder / "users.db"
         with contextlib.closing(sqlite3.connect(path)) as file:

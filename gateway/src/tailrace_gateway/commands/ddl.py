@@ -17,8 +17,8 @@ def statements(api: QueryAPI, vault: Vault) -> Iterator[str]:
             continue
         path = vault.secret_file(api.metadata.namespace, connection.url_from.secret_key_ref)
         try:
-            sqlite = urlsplit(read_bounded(path, 65536).decode().strip()).scheme == "sqlite"
+            scheme = urlsplit(read_bounded(path, 65536).decode().strip()).scheme
         except (OSError, ValueError):
-            sqlite = False
-        engine = "SQLite" if sqlite else "PostgreSQL"
-        yield f"-- {api.metadata.namespace}/{api.metadata.name}, connection {connection.name} ({engine})\n{ddl(connection.idempotency_table, sqlite)}"
+            scheme = ""
+        engine = {"sqlite": "SQLite", "mysql": "MySQL"}.get(scheme, "PostgreSQL")
+        yield f"-- {api.metadata.namespace}/{api.metadata.name}, connection {connection.name} ({engine})\n{ddl(connection.idempotency_table, scheme)}"

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from tailrace_contract.codes import Refusal
 from tailrace_contract.plan import BigNumbers, Engine, Pooler
-from tailrace_contract.postgres_uri import UriError
+from tailrace_contract.uri_parts import Files, UriError
 
 from tailrace_gateway.compile.decision import Verdict, decide
 from tailrace_gateway.compile.facts import Database, RoleOnDatabase
@@ -26,7 +26,7 @@ from tailrace_gateway.compile.sqlite.database import SqliteDatabase
 from tailrace_gateway.serve.params import DeclarationError, Param
 
 _AWAY = "the database cannot be reached; it is tried again"
-ENGINES = {"postgres": Engine.POSTGRES, "postgresql": Engine.POSTGRES, "sqlite": Engine.SQLITE}
+ENGINES = {"postgres": Engine.POSTGRES, "postgresql": Engine.POSTGRES, "sqlite": Engine.SQLITE, "mysql": Engine.MYSQL}
 
 
 def read_url(path: str) -> str:
@@ -89,7 +89,7 @@ class Compiler:
             for rules in set(known.roles) - {role.rules for role in spec.roles}:
                 del known.roles[rules]
             connections[connection.name] = CompiledConnection(
-                Engine.SQLITE if known.identity.startswith("sqlite") else Engine.POSTGRES,
+                Engine(known.identity.partition(" ")[0]),
                 known.database.session if known.database is not None else connection.session,
             )
         self._compiled, self._unknown = queries, {}
@@ -186,8 +186,11 @@ class Compiler:
 
     def _open(self, connection: ConnectionSpec, before: Database | None) -> Database:
         url = self._url_of(connection.url_file)
-        if urlsplit(url).scheme == "sqlite":
+        scheme = urlsplit(url).scheme
+        if scheme == "sqlite":
             return self._open_sqlite(url, connection)
+        if scheme == "mysql":
+            return self._open_mysql(url, connection, before)
         tls = postgres_session.TlsFiles(connection.ca_file, connection.certificate_file, connection.key_file)
         try:
             session = postgres_session.Session(url, connection.session, tls, pooled=connection.pooler is Pooler.TRANSACTION)
@@ -206,6 +209,22 @@ class Compiler:
             raise RefusedError(Refusal.INVALID_URL, f"the URL cannot be read: {error}") from None
         try:
             return SqliteDatabase(session, connection)
+        except BaseException:
+            session.close()
+            raise
+
+    def _open_mysql(self, url: str, connection: ConnectionSpec, before: Database | None) -> Database:
+        # The driver is loaded by those who need it.
+        from tailrace_gateway.compile.mysql.database import MysqlDatabase
+        from tailrace_gateway.compile.mysql.session import Session
+
+        files = Files(connection.ca_file, connection.certificate_file, connection.key_file)
+        try:
+            session = Session(url, connection.session, files)
+        except UriError as error:
+            raise RefusedError(Refusal.INVALID_URL, f"the URL cannot be read: {error}") from None
+        try:
+            return MysqlDatabase(session, connection, before if isinstance(before, MysqlDatabase) else None)
         except BaseException:
             session.close()
             raise

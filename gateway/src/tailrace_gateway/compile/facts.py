@@ -7,7 +7,7 @@ from tailrace_contract.plan import BigNumbers, ColumnPlan, Engine, PagePlan, Par
 
 from tailrace_gateway.compile.decision import Rules
 from tailrace_gateway.compile.lineage import Lineage, Origin
-from tailrace_gateway.compile.spec import QuerySpec, RoleSpec
+from tailrace_gateway.compile.spec import ParamSpec, QuerySpec, RoleSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +76,21 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Ends its session."""
+
+
+def param_plan(param: ParamSpec) -> ParamPlan:
+    """A declaration as the plan has it, where the database has no say in it."""
+    return ParamPlan(
+        name=param.name,
+        type=param.type,
+        array=param.array,
+        required=param.required,
+        nullable=param.nullable,
+        default=param.default,
+        enum=param.enum,
+        minimum=param.minimum,
+        maximum=param.maximum,
+        min_length=param.min_length,
+        max_length=param.max_length,
+        pattern=param.pattern,
+    )

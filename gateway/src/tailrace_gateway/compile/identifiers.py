@@ -16,9 +16,9 @@ def listed(text: str) -> tuple[str, ...]:
     return tuple(_split(text, ",")) if text.strip() else ()
 
 
-def quoted(name: str) -> str:
-    """Always in quotes."""
-    return '"' + name.replace('"', '""') + '"'
+def quoted(name: str, quote: str = '"') -> str:
+    """Always in quotes (MySQL: backticks)."""
+    return quote + name.replace(quote, quote * 2) + quote
 
 
 def _split(text: str, divider: str) -> Iterator[str]:

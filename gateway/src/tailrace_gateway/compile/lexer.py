@@ -56,13 +56,15 @@ _SQLITE_SPACE = re.compile(r"[ \t\n\r\f]+")
 _CONTINUED = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*)*[\n\r](?:[ \t\n\r\f\v]|--[^\n\r]*[\n\r])*'")
 _POSTGRES_OPERATOR = frozenset("+-*/<>=~!@#%^&|`?")
 _SQLITE_OPERATOR = frozenset("+-*/<>=~!%&|")
+_MYSQL_OPERATOR = frozenset("+-*/<>=~!%&|^")
+_MYSQL_NUMBER = re.compile(r"0x[0-9A-Fa-f]+|0b[01]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def tokens(text: str, engine: Engine) -> Iterator[Token]:
     """Every token of the text, gap-free and in order."""
     if "\0" in text:
         raise NotTokenizedError("NUL in the text")
-    return _Postgres(text).run() if engine is Engine.POSTGRES else _Sqlite(text).run()
+    return _LEXERS[engine](text).run()
 
 
 class _Lexer:
@@ -274,3 +276,82 @@ class _Sqlite(_Lexer):
     def operator(self) -> Kind:
         self.at += 1
         return Kind.OPERATOR
+
+
+class _Mysql(_Lexer):
+    """Under the pinned sql_mode: `"` quotes strings, a backslash escapes. What the parser or a server of another version would cut otherwise is
+    no certain token: comments that are executed or nested, `--` without a blank."""
+
+    operators = _MYSQL_OPERATOR
+
+    def special(self, char: str) -> Kind | None:
+        text, at = self.text, self.at
+        if char in "'\"":
+            self.at = self._string(at)
+            return Kind.STRING
+        if char in "xXbBnN" and text.startswith("'", at + 1):
+            self.at = self._string(at + 1)
+            return Kind.STRING
+        if char == "`":
+            self.at = self.quoted(at, "`")
+            return Kind.QUOTED
+        if char == "#":
+            self.at = self._line_end(at)
+            return Kind.BLANK
+        if char in "?$@":
+            self.at += 1
+            match = re.compile(rf"[{_WORD_START}0-9$@.]*").match(text, self.at)
+            assert match is not None
+            self.at = match.end()
+            return Kind.FOREIGN
+        return None
+
+    def _string(self, at: int) -> int:
+        quote, end = self.text[at], at + 1
+        while end < len(self.text):
+            if self.text[end] == "\\":
+                end += 2
+            elif self.text[end] != quote:
+                end += 1
+            elif self.text.startswith(quote, end + 1):
+                end += 2
+            else:
+                return end + 1
+        raise NotTokenizedError(f"the quote at {at} has no end")
+
+    def _number(self) -> Kind:
+        match = _MYSQL_NUMBER.match(self.text, self.at)
+        before = self.text[self.at - 1 : self.at]
+        if match is None or (self.text[self.at] == "." and (before == "`" or before.isalnum() or before in ("_", "$"))):
+            raise NotTokenizedError(f"a number that may be a name at {self.at}")
+        self.at = match.end()
+        following = self.text[self.at : self.at + 1]
+        if _WORD.match(following) or following in ("'", "$", '"', "`") or following.isdigit():
+            raise NotTokenizedError(f"a number runs into a word at {self.at}")
+        return Kind.NUMBER
+
+    def _line_end(self, at: int) -> int:
+        if self.text.startswith("--", at) and self.text[at + 2 : at + 3] not in ("", " ", "\t", "\n"):
+            raise NotTokenizedError(f"two dashes without a blank behind them at {at}")
+        end = self.text.find("\n", at + 2 if self.text.startswith("--", at) else at + 1)
+        end = len(self.text) if end < 0 else end
+        if "\r" in self.text[at : end - 1]:
+            raise NotTokenizedError(f"a carriage return in the comment at {at}")
+        return end
+
+    def block_comment(self, at: int) -> int:
+        if self.text.startswith(("/*!", "/*M!", "/*m!", "/*+"), at):
+            raise NotTokenizedError(f"the comment at {at} is executed by some servers")
+        end = self.text.find("*/", at + 2)
+        if end < 0:
+            raise NotTokenizedError(f"the comment at {at} has no end")
+        if "/*" in self.text[at + 2 : end]:
+            raise NotTokenizedError(f"a comment in the comment at {at}")
+        return end + 2
+
+    def operator(self) -> Kind:
+        self.at += 1
+        return Kind.OPERATOR
+
+
+_LEXERS: dict[Engine, type[_Lexer]] = {Engine.POSTGRES: _Postgres, Engine.SQLITE: _Sqlite, Engine.MYSQL: _Mysql}

@@ -1,4 +1,4 @@
-"""The two statements of a keyset page around the saved text, which stays as it is. Pure text; both engines understand it.
+"""The two statements of a keyset page around the saved text, which stays as it is. Pure text; every engine understands it.
 
 Reserved names keep the wrapper apart from the query. A line break ends a comment that the saved text may end with.
 """
@@ -15,11 +15,12 @@ class PageKey:
 
     name: str
     descending: bool
+    quote: str = '"'
 
     @property
     def sql(self) -> str:
         """As the wrapper names it."""
-        return f"tailrace_page.{quoted(self.name)}"
+        return f"tailrace_page.{quoted(self.name, self.quote)}"
 
 
 def first_sql(sql: str, keys: Sequence[PageKey], limit: str) -> str:

@@ -1,4 +1,4 @@
-"""Saved SQL with `:name` → the same text with `$n` or `?n` at those places; every other character stays.
+"""Saved SQL with `:name` → the same text with `$n`, `?n` or (MySQL) `?` at those places; every other character stays.
 
 Rejects: several statements, placeholders of other dialects, undeclared and unused names, names that we reserve, text that has no certain tokens.
 No IO.
@@ -21,7 +21,8 @@ _OPERAND_KINDS = (Kind.WORD, Kind.QUOTED, Kind.STRING, Kind.NUMBER, Kind.NAMED)
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """SQL as it is sent, without a final `;`. Place n+1 binds the declared parameter `params[n]`; each parameter has one place."""
+    """SQL as it is sent, without a final `;`. Place n+1 binds the declared parameter `params[n]`; each parameter has one place, on MySQL one an
+    occurrence."""
 
     sql: str = field(repr=False)
     params: tuple[int, ...]
@@ -37,6 +38,7 @@ def place(text: str, declared: Sequence[str], engine: Engine) -> Placed:
     numbers: dict[str, int] = {}
     parts: list[str] = []
     mark = "$" if engine is Engine.POSTGRES else "?"
+    occurrences: list[int] = []
     brackets: list[str] = []
     before: Token | None = None
     for token in found:
@@ -52,7 +54,8 @@ def place(text: str, declared: Sequence[str], engine: Engine) -> Placed:
             if name not in declared:
                 raise RefusedError(Refusal.UNDECLARED_PLACEHOLDER, f"declare the parameter `{name}` under params, or write the colon apart")
             number = numbers.setdefault(name, len(numbers) + 1)
-            parts.append(f" {mark}{number} ")
+            occurrences.append(declared.index(name))
+            parts.append(" ? " if engine is Engine.MYSQL else f" {mark}{number} ")
         else:
             parts.append(piece)
         if token.kind is Kind.PUNCTUATION and piece in "([":
@@ -63,7 +66,7 @@ def place(text: str, declared: Sequence[str], engine: Engine) -> Placed:
             before = token
     if unused := [name for name in declared if name not in numbers]:
         raise RefusedError(Refusal.UNUSED_PARAMETER, f"the SQL text does not use `{unused[0]}`: remove the parameter or use it")
-    return Placed("".join(parts), tuple(declared.index(name) for name in numbers))
+    return Placed("".join(parts), tuple(occurrences) if engine is Engine.MYSQL else tuple(declared.index(name) for name in numbers))
 
 
 def with_names(sql: str, engine: Engine) -> str:

@@ -5,6 +5,7 @@ stand exactly on the interval's end (1e23 for 9.999999999999999e+22).
 """
 
 import math
+import struct
 from fractions import Fraction
 
 
@@ -52,9 +53,41 @@ def _inside(value: float) -> tuple[str, int]:
     return _scientific(f"{value:.16e}")
 
 
-def _printed(digits: str, exponent: int) -> str:
-    """As printf's %g chooses: fixed for exponents -4 … 14."""
-    if not -4 <= exponent <= 14:
+def single_text(value: float) -> str:
+    """The text that PostgreSQL's float4out gives for the same single: shortest digits strictly inside its interval, fixed for exponents -4 … 5."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    sign = "-" if math.copysign(1.0, value) < 0 else ""
+    value = abs(value)
+    if value == 0:
+        return sign + "0"
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    exact = Fraction(value)
+    below = _single(bits - 1)
+    above = _single(bits + 1) if bits + 1 < 0x7F80_0000 else exact + (exact - below)
+    low, high = (exact + below) / 2, (exact + above) / 2
+    power = len(str(int(exact))) - 1 if exact >= 1 else _scientific(repr(value))[1]
+    for places in range(1, 10):
+        unit = Fraction(10) ** (power + 1 - places)
+        floor = exact // unit
+        inside = [n for n in (floor, floor + 1) if low < n * unit < high]
+        if inside:
+            nearest = min(inside, key=lambda n: (abs(n * unit - exact), n % 2))
+            digits = str(nearest)
+            return sign + _printed(digits.rstrip("0"), power + len(digits) - places, 5)
+    raise AssertionError("nine digits always are inside")
+
+
+def _single(bits: int) -> Fraction:
+    (value,) = struct.unpack("<f", struct.pack("<I", bits))
+    return Fraction(value)
+
+
+def _printed(digits: str, exponent: int, most: int = 14) -> str:
+    """As printf's %g chooses: fixed for exponents -4 … `most`."""
+    if not -4 <= exponent <= most:
         fraction = "." + digits[1:] if len(digits) > 1 else ""
         return f"{digits[0]}{fraction}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
     if exponent < 0:

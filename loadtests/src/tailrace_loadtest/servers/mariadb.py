@@ -21,7 +21,7 @@ CLIENT = Path("/usr/bin/mariadb")
 INSTALL = Path("/usr/bin/mariadb-install-db")
 INSTALL_HINT = "install MariaDB: apt-get install mariadb-server"
 _SIZES = {"innodb_buffer_pool_size": "64M", "innodb_log_file_size": "8M", "aria_pagecache_buffer_size": "8M", "key_buffer_size": "1M"}
-_FAST = {"innodb_flush_log_at_trx_commit": "0", "innodb_doublewrite": "0", "performance_schema": "off"}
+_FAST = {"innodb_flush_log_at_trx_commit": "2", "innodb_doublewrite": "0", "performance_schema": "off"}
 
 
 class Mariadb:

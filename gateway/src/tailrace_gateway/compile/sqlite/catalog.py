@@ -53,6 +53,10 @@ class Catalog:
     roots: Mapping[int, str]
     """Table of each b-tree, by its root page; indexes belong to their table."""
 
+    def named(self, schema: str, name: str) -> Table | None:
+        """A table as FROM names it."""
+        return self.tables.get(name.lower()) if schema.lower() in ("", "main") else None
+
     @property
     def system(self) -> frozenset[int | str]:
         """Tables that count only when listed: the schema's own, and virtual tables, whose content may be another table's."""

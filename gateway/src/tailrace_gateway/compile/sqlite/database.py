@@ -10,15 +10,15 @@ import apsw
 import sqlglot
 from sqlglot import exp
 from tailrace_contract.codes import Refusal
-from tailrace_contract.plan import BigNumbers, ColumnPlan, Encoding, Engine, ParamPlan, StatementPlan
+from tailrace_contract.plan import BigNumbers, ColumnPlan, Encoding, Engine, StatementPlan
 
-from tailrace_gateway.compile.facts import Facts, RoleOnDatabase
+from tailrace_gateway.compile.facts import Facts, RoleOnDatabase, param_plan
 from tailrace_gateway.compile.lanes import exclusive_because
 from tailrace_gateway.compile.lineage import Flow, Lineage, Origin
 from tailrace_gateway.compile.placeholders import first_word, place, with_names
 from tailrace_gateway.compile.postgres.session import ServerError
 from tailrace_gateway.compile.refusal import RefusedError
-from tailrace_gateway.compile.spec import ConnectionSpec, ParamSpec, QuerySpec, RoleSpec
+from tailrace_gateway.compile.spec import ConnectionSpec, QuerySpec, RoleSpec
 from tailrace_gateway.compile.sqlite import catalog as catalogs
 from tailrace_gateway.compile.sqlite import rules
 from tailrace_gateway.compile.sqlite.functions import ALLOWED, VOLATILE
@@ -70,7 +70,7 @@ class SqliteDatabase:
         page = page_plan(self._session, self.catalog, query.page, tree, placed, columns) if query.page is not None else None
         timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
         return Facts(
-            params=tuple(_param(param) for param in query.params),
+            params=tuple(param_plan(param) for param in query.params),
             columns=columns,
             statement=StatementPlan(sql=placed.sql, params=placed.params),
             page=page,
@@ -163,20 +163,3 @@ class SqliteDatabase:
 
 
 _KIND_HINT = "a saved query is one SELECT or VALUES that changes nothing; with write: true one INSERT, UPDATE or DELETE"
-
-
-def _param(param: ParamSpec) -> ParamPlan:
-    return ParamPlan(
-        name=param.name,
-        type=param.type,
-        array=param.array,
-        required=param.required,
-        nullable=param.nullable,
-        default=param.default,
-        enum=param.enum,
-        minimum=param.minimum,
-        maximum=param.maximum,
-        min_length=param.min_length,
-        max_length=param.max_length,
-        pattern=param.pattern,
-    )

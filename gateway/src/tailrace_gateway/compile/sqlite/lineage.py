@@ -18,7 +18,7 @@ from tailrace_gateway.compile.sqlite.scope import Columns, Cte, Scope, Source, l
 
 def walk(tree: exp.Expr, catalog: Catalog) -> tuple[Lineage, frozenset[Origin], list[str]]:
     """Lineage of a whole statement, every column that it names, and its result names."""
-    walker = _Walker(catalog)
+    walker = Walker(catalog)
     try:
         if isinstance(tree, (exp.Query, exp.Values)):
             columns = walker.query(tree, {}, None)
@@ -34,7 +34,7 @@ def walk(tree: exp.Expr, catalog: Catalog) -> tuple[Lineage, frozenset[Origin], 
     return lineage, frozenset(walker.seen), [name for name, _ in columns]
 
 
-class _Walker(ExpressionWalker):
+class Walker(ExpressionWalker):
     """Queries and writes."""
 
     # Queries

@@ -19,19 +19,9 @@ def page_plan(
 ) -> PagePlan:
     """The plan of a paged query."""
     names = [column.name for column in columns]
-    for name in spec.key:
-        if name not in names:
-            raise _refused(f"page.key names `{name}`, which is no result column")
-    positions = [names.index(name) for name in spec.key]
-    if len(set(positions)) < len(positions):
-        raise _refused("page.key names a column twice")
     proof = Proof(tree, catalog)
-    for name, position in zip(spec.key, positions, strict=True):
-        if not proof.not_null(position):
-            raise _refused(f"`{name}` in page.key may be null, as far as can be proven: use a NOT NULL column of a table")
-    if not proof.unique(positions):
-        raise _refused("the columns of page.key are not proven to be unique: add the primary key of every table that can repeat")
-    descending = _directions(tree, proof, names, positions)
+    positions = positions_of(spec, names, proof)
+    descending = directions(tree, proof, names, positions)
     keys = [PageKey(name, down) for name, down in zip(spec.key, descending, strict=True)]
     count = len(placed.params)
     marks = [f"?{count + 1 + n}" for n in range(len(keys))]
@@ -43,7 +33,7 @@ def page_plan(
         except ServerError as error:
             raise RefusedError(Refusal.PAGE_KEY, "the query cannot be paged by this key", error.message) from None
         if [name for name, _, _ in prepared.columns] != names:
-            raise _refused("the paged statement has other columns than the query")
+            raise refused("the paged statement has other columns than the query")
     return PagePlan(
         keys=tuple(PageKeyPlan(column=position, descending=down) for position, down in zip(positions, descending, strict=True)),
         default_size=min(spec.default_size, spec.max_size),
@@ -53,7 +43,23 @@ def page_plan(
     )
 
 
-def _directions(tree: exp.Expr, proof: Proof, names: list[str], positions: list[int]) -> list[bool]:
+def positions_of(spec: PageSpec, names: list[str], proof: Proof) -> list[int]:
+    """Where the key's columns stand in the result, once the key is proven."""
+    for name in spec.key:
+        if name not in names:
+            raise refused(f"page.key names `{name}`, which is no result column")
+    positions = [names.index(name) for name in spec.key]
+    if len(set(positions)) < len(positions):
+        raise refused("page.key names a column twice")
+    for name, position in zip(spec.key, positions, strict=True):
+        if not proof.not_null(position):
+            raise refused(f"`{name}` in page.key may be null, as far as can be proven: use a NOT NULL column of a table")
+    if not proof.unique(positions):
+        raise refused("the columns of page.key are not proven to be unique: add the primary key of every table that can repeat")
+    return positions
+
+
+def directions(tree: exp.Expr, proof: Proof, names: list[str], positions: list[int]) -> list[bool]:
     """From the query's ORDER BY, which must begin with the key's columns in their order; ascending without."""
     directions = [False] * len(positions)
     order = tree.args.get("order")
@@ -62,7 +68,7 @@ def _directions(tree: exp.Expr, proof: Proof, names: list[str], positions: list[
             break
         ordered = each if isinstance(each, exp.Ordered) else exp.Ordered(this=each)
         if _position(ordered.this, proof, names) != positions[n]:
-            raise _refused("ORDER BY and page.key differ: list the columns of ORDER BY first in page.key, in the same order")
+            raise refused("ORDER BY and page.key differ: list the columns of ORDER BY first in page.key, in the same order")
         directions[n] = bool(ordered.args.get("desc"))
     return directions
 
@@ -78,5 +84,6 @@ def _position(node: exp.Expr, proof: Proof, names: list[str]) -> int | None:
     return proof.expressions.index(atom) if atom is not None and atom in proof.expressions else None
 
 
-def _refused(hint: str) -> RefusedError:
+def refused(hint: str) -> RefusedError:
+    """The refusal of a key."""
     return RefusedError(Refusal.PAGE_KEY, hint)

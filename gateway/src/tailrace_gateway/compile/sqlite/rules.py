@@ -4,6 +4,8 @@ A mask covers the column, generated columns made from it, and columns of views t
 showing it, or that cannot be decided, is covered whole.
 """
 
+from collections.abc import Callable
+
 import sqlglot
 from sqlglot import exp
 from tailrace_contract.plan import Mask
@@ -32,8 +34,8 @@ def resolve(role: RoleSpec, catalog: Catalog) -> RoleOnDatabase:
         if table is None or table.column(column) is None:
             unresolved.add(mask.column)
         else:
-            _cover(masks, (table_name, column), mask.with_)
-    while _spread(masks, catalog, filter_on_masked=role.filter_on_masked):
+            cover(masks, (table_name, column), mask.with_)
+    while spread(masks, catalog, lambda view: view_lineage(view, catalog), _made_from, filter_on_masked=role.filter_on_masked):
         pass
     tables: frozenset[int | str] | None = None
     if role.tables is not None:
@@ -49,25 +51,33 @@ def _table(text: str) -> str | None:
     return ("sqlite_master" if name == "sqlite_schema" else name) if schema in ([], ["main"]) else None
 
 
-def _cover(masks: dict[Origin, Mask], origin: Origin, mask: Mask) -> bool:
+def cover(masks: dict[Origin, Mask], origin: Origin, mask: Mask) -> bool:
+    """Adds a mask; two different ones become null. Says whether anything changed."""
     before = masks.get(origin)
     after = mask if before is None or before is mask else Mask.NULL
     masks[origin] = after
     return before is not after
 
 
-def _spread(masks: dict[Origin, Mask], catalog: Catalog, *, filter_on_masked: bool) -> bool:
+ViewLineage = Callable[[Table], Lineage | None]
+"""Lineage of a view's own query, None if it cannot be decided."""
+MadeFrom = Callable[[Table, str, set[str]], bool]
+"""Whether a generated column may use one of these columns; yes if its definition can't be read."""
+
+
+def spread(masks: dict[Origin, Mask], catalog: Catalog, lineage_of: ViewLineage, made_from: MadeFrom, *, filter_on_masked: bool) -> bool:
+    """Covers what is made directly from masked columns; says whether anything changed. Used for MySQL too."""
     changed = False
     masked_tables = {table for table, _ in masks}
     for table in catalog.tables.values():
         if table.name in masked_tables:
             masked = {str(column) for name, column in masks if name == table.name}
             for column in table.columns:
-                if column.generated and column.name not in masked and _made_from(table, column.name, masked):
-                    changed |= _cover(masks, (table.name, column.name), Mask.NULL)
+                if column.generated and column.name not in masked and made_from(table, column.name, masked):
+                    changed |= cover(masks, (table.name, column.name), Mask.NULL)
         if table.kind != "view":
             continue
-        lineage = view_lineage(table, catalog)
+        lineage = lineage_of(table)
         touched = lineage.tables if lineage is not None else table.opened | masked_tables
         if masked_tables.isdisjoint(touched):
             continue
@@ -76,7 +86,7 @@ def _spread(masks: dict[Origin, Mask], catalog: Catalog, *, filter_on_masked: bo
         for n, column in enumerate(table.columns):
             covering = Mask.NULL if whole or lineage is None else mask_of(lineage.columns[n], masks)
             if covering is not None:
-                changed |= _cover(masks, (table.name, column.name), covering)
+                changed |= cover(masks, (table.name, column.name), covering)
     return changed
 
 

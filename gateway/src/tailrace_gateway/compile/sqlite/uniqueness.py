@@ -1,4 +1,4 @@
-"""Whether a SQLite query's rows are unique and never null on some result columns: a proof over the syntax tree, or no. Pure.
+"""Whether a query's rows (SQLite's or MySQL's) are unique and never null on some result columns: a proof over the syntax tree, or no. Pure.
 
 Proven are queries over the file's own tables with inner and left joins, and GROUP BY. Anything else: "not proven".
 """
@@ -35,9 +35,7 @@ class Proof:
             self.provable = False
             return
         for node in (first.this, *(join.this for join in joins)):
-            table = (
-                catalog.tables.get(node.name.lower()) if isinstance(node, exp.Table) and not isinstance(node.this, exp.Anonymous) else None
-            )
+            table = catalog.named(node.db, node.name) if isinstance(node, exp.Table) and isinstance(node.this, exp.Identifier) else None
             if table is None or table.kind != "table" or node.args.get("joins"):
                 self.provable = False
                 return
