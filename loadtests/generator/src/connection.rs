@@ -1,12 +1,16 @@
 //! One keep-alive connection: connecting, calls under way in order, bytes not yet written, bytes of a half answer.
-//! May reject: nothing; every failure is a `Loss`. IO: one non-blocking TCP socket.
+//! HTTP/1.1 or HTTP/2, plain or through TLS. May reject: nothing; every failure is a `Loss`. IO: one non-blocking TCP socket.
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection};
 use socket2::{Domain, Socket, Type};
 
 use crate::answer::Reader;
+use crate::h2;
 
 /// First pause after a failed connect; doubles up to `PAUSE_MOST_NS`.
 const PAUSE_NS: u64 = 1_000_000;
@@ -23,6 +27,17 @@ pub struct Flight {
     pub intended: u64,
     /// When it was sent.
     pub sent: u64,
+    /// Of HTTP/2; 0 on HTTP/1.1.
+    pub stream: u32,
+}
+
+/// How servers are spoken to.
+#[derive(Clone, Debug)]
+pub struct Transport {
+    /// HTTP/2 from the first byte.
+    pub is_h2: bool,
+    /// Whom to trust and whose name to expect; None: plain.
+    pub tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
 }
 
 /// How a connection was lost.
@@ -62,8 +77,14 @@ pub struct Connection {
     pub phase: Phase,
     /// Unanswered, oldest first.
     pub flights: VecDeque<Flight>,
-    /// Of the answers.
+    /// Of the answers of HTTP/1.1.
     pub reader: Reader,
+    /// Of the answers of HTTP/2, when that is spoken.
+    pub h2: Option<Box<h2::Reader>>,
+    /// The server takes no more calls on this connection.
+    pub is_draining: bool,
+    next_stream: u32,
+    tls: Option<Box<ClientConnection>>,
     /// Bytes of an unfinished head or chunk line.
     pub partial: Vec<u8>,
     /// Requests not yet written.
@@ -83,6 +104,10 @@ impl Connection {
             phase: Phase::Waiting(0),
             flights: VecDeque::new(),
             reader: Reader::default(),
+            h2: None,
+            is_draining: false,
+            next_stream: 1,
+            tls: None,
             partial: Vec::new(),
             output: Vec::new(),
             listed: false,
@@ -92,7 +117,16 @@ impl Connection {
     }
 
     /// Starts a connect. Loopback mostly finishes at once.
-    pub fn connect(&mut self, target: SocketAddr) -> io::Result<()> {
+    pub fn connect(&mut self, target: SocketAddr, transport: &Transport) -> io::Result<()> {
+        if let Some((config, name)) = &transport.tls {
+            let client = ClientConnection::new(Arc::clone(config), name.clone()).map_err(io::Error::other)?;
+            self.tls = Some(Box::new(client));
+        }
+        if transport.is_h2 {
+            self.h2 = Some(Box::default());
+            (self.next_stream, self.is_draining) = (1, false);
+            h2::preface(&mut self.output);
+        }
         let socket = Socket::new(Domain::for_address(target), Type::STREAM, None)?;
         socket.set_nonblocking(true)?;
         socket.set_tcp_nodelay(true)?;
@@ -121,9 +155,38 @@ impl Connection {
         self.pause_ns = 0;
     }
 
+    /// The number of the next call's stream; 0 on HTTP/1.1.
+    pub fn stream(&mut self) -> u32 {
+        if self.h2.is_none() {
+            return 0;
+        }
+        let number = self.next_stream;
+        self.next_stream = number.saturating_add(2);
+        number
+    }
+
+    /// TLS has something to say, as at the end of a handshake.
+    pub fn has_handshake(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.wants_write())
+    }
+
     /// Writes what waits; false: the socket is full and something is left.
     pub fn write(&mut self) -> io::Result<bool> {
         let Some(stream) = &mut self.stream else { return Ok(true) };
+        if let Some(tls) = &mut self.tls {
+            // What the session doesn't take yet (its own buffer is bounded) stays here.
+            let taken = tls.writer().write(&self.output)?;
+            self.output.drain(..taken);
+            while tls.wants_write() {
+                match tls.write_tls(stream) {
+                    Ok(_) => {}
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            return Ok(self.output.is_empty());
+        }
         let mut written = 0;
         while let Some(rest) = self.output.get(written..).filter(|rest| !rest.is_empty()) {
             match stream.write(rest) {
@@ -140,16 +203,23 @@ impl Connection {
     /// Reads once behind what is left of the last read; None: nothing there. 0 bytes more: the end.
     pub fn read(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         let Some(stream) = &mut self.stream else { return Ok(None) };
-        match stream.read(buffer) {
-            Ok(count) => Ok(Some(count)),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(None),
-            Err(error) => Err(error),
+        let nothing = |error: io::Error| match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(None),
+            _ => Err(error),
+        };
+        let Some(tls) = &mut self.tls else { return stream.read(buffer).map(Some).or_else(nothing) };
+        match tls.read_tls(stream) {
+            Ok(_) => {}
+            Err(error) => return nothing(error),
         }
+        tls.process_new_packets().map_err(io::Error::other)?;
+        // One read of the socket never holds more plain text than `buffer` has room for.
+        tls.reader().read(buffer).map(Some).or_else(nothing)
     }
 
     /// Drops the socket and everything half done; the next try is after a pause that grows while tries fail.
     pub fn close(&mut self, now: u64, loss: Loss) {
-        self.stream = None;
+        (self.stream, self.tls, self.h2) = (None, None, None);
         self.partial.clear();
         self.output.clear();
         self.reader.reset();

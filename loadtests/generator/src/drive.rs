@@ -11,6 +11,7 @@ use crate::answer::{Answer, HEAD_LIMIT};
 use crate::arrivals::{Random, Schedule};
 use crate::connection::{Connection, Flight, Loss, Phase};
 use crate::cpu;
+use crate::h2;
 use crate::report::{Cpu, Report, Stats};
 use crate::run_ids::RunIds;
 use crate::settings::Load;
@@ -84,6 +85,11 @@ impl Judge<'_> {
         Ok(())
     }
 
+    /// Books one call that the server gave up.
+    fn reset(&mut self, flight: Flight) {
+        self.stats.errors.reset += u64::from(flight.intended >= self.warm_ns);
+    }
+
     /// Books the calls that a lost connection takes with it.
     fn lost(&mut self, flights: &VecDeque<Flight>, inside: bool, loss: Loss, now: u64) {
         let errors = &mut self.stats.errors;
@@ -100,6 +106,12 @@ impl Judge<'_> {
             } += 1;
         }
     }
+}
+
+/// The call of a stream, which is mostly among the oldest.
+fn take(flights: &mut VecDeque<Flight>, stream: u32) -> Option<Flight> {
+    let at = flights.iter().position(|flight| flight.stream == stream)?;
+    flights.remove(at)
 }
 
 struct Driver<'a> {
@@ -191,12 +203,19 @@ impl Driver<'_> {
                 && now >= looked + UNTIL_NS
             {
                 looked = now;
-                is_over = path.exists();
+                is_over |= path.exists();
             }
             if self.issuing && (is_over || now >= self.end_ns || self.issued >= self.load.calls) {
-                self.issuing = false;
                 self.end_ns = now.min(self.end_ns);
-                self.undelivered();
+                if self.schedule.is_some() {
+                    self.issue_due()?;
+                }
+                // A load that a file ends sends all that came due before, as soon as its connections have room; at most the grace.
+                let is_patient = is_over && now < self.end_ns + self.load.grace.as_nanos() as u64;
+                if !(is_patient && self.is_behind()) {
+                    self.issuing = false;
+                    self.undelivered();
+                }
             }
             if !self.issuing && (self.under_way == 0 || now >= self.end_ns + self.load.grace.as_nanos() as u64) {
                 break;
@@ -258,7 +277,9 @@ impl Driver<'_> {
         let now = self.now();
         let mut until = now + SWEEP_NS;
         if self.issuing {
-            until = until.min(self.end_ns);
+            if self.end_ns > now {
+                until = until.min(self.end_ns);
+            }
             if let Some(schedule) = &self.schedule
                 && !self.free.is_empty()
             {
@@ -278,7 +299,7 @@ impl Driver<'_> {
             if !matches!(connection.phase, Phase::Waiting(at) if at <= now) {
                 continue;
             }
-            if connection.connect(self.load.target).is_err() {
+            if connection.connect(self.load.target, &self.load.transport).is_err() {
                 self.lose(index, Loss::Refused, now);
                 continue;
             }
@@ -302,17 +323,19 @@ impl Driver<'_> {
     /// A connection is open and may have room: a closed loop writes its next calls, an open loop lists it.
     fn continue_with(&mut self, index: usize) -> Result<(), Failed> {
         let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
-        if connection.phase != Phase::Open || !self.issuing {
+        if connection.phase != Phase::Open || !self.issuing || connection.is_draining {
             return Ok(());
         }
+        // On HTTP/1.1 a closed loop writes a whole turn at once; HTTP/2 has as many under way as it may at any time.
+        let room = self.load.depth.saturating_sub(connection.flights.len());
         if self.schedule.is_some() {
-            if !connection.listed && connection.flights.len() < self.load.depth {
+            if !connection.listed && room > 0 {
                 connection.listed = true;
                 self.free.push_back(index);
             }
-        } else if connection.flights.is_empty() {
+        } else if connection.flights.is_empty() || (room > 0 && connection.h2.is_some()) {
             let now = self.now();
-            for _ in 0..self.load.depth {
+            for _ in 0..room {
                 if self.issued < self.load.calls {
                     self.send(index, now, now);
                 }
@@ -332,7 +355,7 @@ impl Driver<'_> {
             let Some(index) = self.free.pop_front() else { break };
             let Some(connection) = self.connections.get_mut(index) else { continue };
             connection.listed = false;
-            if connection.phase != Phase::Open || connection.flights.len() >= self.load.depth {
+            if connection.phase != Phase::Open || connection.is_draining || connection.flights.len() >= self.load.depth {
                 continue;
             }
             if let Some(schedule) = &mut self.schedule {
@@ -348,13 +371,20 @@ impl Driver<'_> {
         Ok(())
     }
 
+    /// Calls of before the end wait to be sent.
+    fn is_behind(&self) -> bool {
+        self.issued < self.load.calls && self.schedule.as_ref().is_some_and(|schedule| schedule.due() < self.end_ns)
+    }
+
     /// At the end: calls that came due and found no room count as offered.
     fn undelivered(&mut self) {
         while let Some(schedule) = &mut self.schedule {
             if schedule.due() >= self.end_ns || self.issued >= self.load.calls {
                 break;
             }
-            self.judge.stats.offered += u64::from(schedule.due() >= self.judge.warm_ns);
+            let counts = u64::from(schedule.due() >= self.judge.warm_ns);
+            self.judge.stats.offered += counts;
+            self.judge.stats.unsent += counts;
             self.issued += 1;
             schedule.advance();
         }
@@ -367,8 +397,14 @@ impl Driver<'_> {
         let key = template.keys.draw(&mut self.random);
         let api_key = self.load.api_keys.get(self.api_key).map_or(&b""[..], Vec::as_slice);
         self.api_key = if self.api_key + 1 < self.load.api_keys.len() { self.api_key + 1 } else { 0 };
-        template.render(key, api_key, &mut connection.output, &mut self.scratch);
-        connection.flights.push_back(Flight { template: number as u32, key, intended, sent: now });
+        let stream = connection.stream();
+        if stream > 0 {
+            let secure = self.load.transport.tls.is_some();
+            template.render_h2(key, api_key, stream, secure, &mut connection.output, &mut self.scratch);
+        } else {
+            template.render(key, api_key, &mut connection.output, &mut self.scratch);
+        }
+        connection.flights.push_back(Flight { template: number as u32, key, intended, sent: now, stream });
         self.issued += 1;
         self.under_way += 1;
         if intended >= self.judge.warm_ns {
@@ -435,6 +471,7 @@ impl Driver<'_> {
         let read = connection.read(room);
         let now = self.start.elapsed().as_nanos() as u64;
         let count = match read {
+            Ok(None) if connection.has_handshake() => return self.flush(index),
             Ok(None) => return Ok(()),
             Ok(Some(0)) => {
                 if let (Some(answer), Some(&flight)) = (connection.reader.end(), connection.flights.front()) {
@@ -452,6 +489,9 @@ impl Driver<'_> {
             }
         };
         front.copy_from_slice(&connection.partial);
+        if connection.h2.is_some() {
+            return self.receive_h2(index, kept + count, now);
+        }
         let mut rest = self.buffer.get(..kept + count).unwrap_or(b"");
         let Connection { reader, flights, partial, .. } = connection;
         let mut loss = None;
@@ -496,6 +536,70 @@ impl Driver<'_> {
         if let Some(loss) = loss {
             self.lose(index, loss, now);
             return Ok(());
+        }
+        self.continue_with(index)
+    }
+
+    /// Judges what so many bytes of the buffer hold, in whatever order streams end.
+    fn receive_h2(&mut self, index: usize, count: usize, now: u64) -> Result<(), Failed> {
+        let Some(connection) = self.connections.get_mut(index) else { return Ok(()) };
+        let mut rest = self.buffer.get(..count).unwrap_or(b"");
+        let Connection { h2, flights, partial, output, is_draining, .. } = connection;
+        let Some(reader) = h2 else { return Ok(()) };
+        let mut loss = None;
+        loop {
+            let (used, event) = match reader.read(rest) {
+                Ok(read) => read,
+                Err(h2::Malformed) => {
+                    loss = Some(Loss::Malformed);
+                    break;
+                }
+            };
+            match event {
+                Some(h2::Event::Answer(stream, answer)) => {
+                    if let Some(flight) = take(flights, stream) {
+                        self.judge.answer(flight, &answer, now).map_err(Failed::RunIds)?;
+                        self.under_way -= 1;
+                    }
+                }
+                Some(h2::Event::Reset(stream)) => {
+                    if let Some(flight) = take(flights, stream) {
+                        self.judge.reset(flight);
+                        self.lost += 1;
+                        self.under_way -= 1;
+                    }
+                }
+                Some(h2::Event::GoAway(last)) => {
+                    *is_draining = true;
+                    while let Some(at) = flights.iter().position(|flight| flight.stream > last) {
+                        if let Some(flight) = flights.remove(at) {
+                            self.judge.reset(flight);
+                            self.lost += 1;
+                            self.under_way -= 1;
+                        }
+                    }
+                }
+                None => {}
+            }
+            rest = rest.get(used..).unwrap_or(b"");
+            if used == 0 || rest.is_empty() {
+                break;
+            }
+        }
+        partial.clear();
+        partial.extend_from_slice(rest);
+        output.append(&mut reader.reply);
+        if *is_draining && flights.is_empty() {
+            loss = loss.or(Some(Loss::Announced));
+        }
+        let has_output = !output.is_empty();
+        connection.healthy();
+        if let Some(loss) = loss {
+            self.lose(index, loss, now);
+            return Ok(());
+        }
+        if has_output {
+            self.flush(index)?;
         }
         self.continue_with(index)
     }

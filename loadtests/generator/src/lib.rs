@@ -6,6 +6,8 @@ pub mod arrivals;
 pub mod connection;
 pub mod cpu;
 pub mod drive;
+pub mod h2;
+pub mod hpack;
 pub mod report;
 pub mod run_ids;
 pub mod settings;

@@ -33,6 +33,8 @@ pub struct Errors {
 pub struct Stats {
     /// Calls that came due (open loop) or were sent (closed loop).
     pub offered: u64,
+    /// Of these, never sent: no connection had room until the end.
+    pub unsent: u64,
     /// Complete answers.
     pub answered: u64,
     /// As expected.
@@ -70,6 +72,7 @@ impl Stats {
     pub fn new(templates: usize) -> Self {
         Self {
             offered: 0,
+            unsent: 0,
             answered: 0,
             right: 0,
             wrong: 0,
@@ -183,6 +186,7 @@ impl Report {
             "seed": self.seed,
             "seconds": rounded(self.seconds, 1e3),
             "offered": stats.offered,
+            "unsent": stats.unsent,
             "offered_rate": self.rate,
             "answered": stats.answered,
             "achieved_rate": rounded(stats.answered as f64 / self.seconds, 1e1),

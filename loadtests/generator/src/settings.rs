@@ -2,20 +2,28 @@
 //! a target that is not loopback. IO: reads the plan, key and API key files; resolves nothing but IP addresses and `localhost`.
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 
 use crate::arrivals::Process;
+use crate::connection::Transport;
 use crate::cpu::Watched;
 use crate::template::{BadTemplate, Body, Expect, Keys, Parts, Pattern, Template};
 
 /// Why there is no load to run.
 #[derive(Debug, thiserror::Error)]
 pub enum BadSettings {
-    /// Not `http://HOST[:PORT][/]`.
-    #[error("--url must be http://ADDRESS[:PORT] with an IP address or localhost")]
+    /// Not `http[s]://HOST[:PORT][/]`.
+    #[error("--url must be http://ADDRESS[:PORT] or https:// with an IP address or localhost")]
     Url,
+    /// Nobody to trust.
+    #[error("https:// needs --ca with the certificates to trust, and no other scheme may have it: {0}")]
+    Trust(String),
     /// The generator is for private test machines.
     #[error("--url is not a loopback address (give --allow-remote if that server is yours to load)")]
     Remote,
@@ -42,9 +50,15 @@ pub enum BadSettings {
     about = "HTTP load that checks every answer and keeps every run id"
 )]
 pub struct Arguments {
-    /// Server, as http://127.0.0.1:8080
+    /// Server, as http://127.0.0.1:8080, or https://localhost:8443 with --ca
     #[arg(long)]
     url: String,
+    /// PEM file of the certificates that an https server may be signed by
+    #[arg(long)]
+    ca: Option<PathBuf>,
+    /// HTTP/2 from the first byte (with TLS: by ALPN); --depth is how many streams a connection has under way
+    #[arg(long)]
+    h2: bool,
     /// JSON file with several request templates: {"requests": [{"name", "weight", "method", "path", "headers", "body", "keys",
     /// "expect": {"status": [200], "contains" | "prefix" | "equals"}}]}
     #[arg(long, conflicts_with_all = ["path", "keys", "body", "method", "contains", "prefix", "equals", "expect_status"])]
@@ -85,7 +99,8 @@ pub struct Arguments {
     /// Keep-alive connections
     #[arg(long, default_value_t = 64)]
     connections: usize,
-    /// Calls under way on one connection; a closed loop writes so many at once, each time after the last one's answers
+    /// Calls under way on one connection; a closed loop writes so many at once, each time after the last one's answers (with --h2: keeps
+    /// so many under way)
     #[arg(long, default_value_t = 1)]
     depth: usize,
     /// Calls per second of an open loop; without it the loop is closed
@@ -178,6 +193,8 @@ fn get() -> String {
 pub struct Load {
     /// Where to.
     pub target: SocketAddr,
+    /// In which protocol.
+    pub transport: Transport,
     /// What to ask.
     pub templates: Vec<Template>,
     /// Used round robin; empty: none is sent.
@@ -243,17 +260,39 @@ fn watched(text: &str) -> Result<Watched, String> {
     Ok(Watched { name: name.to_owned(), pid: pid.parse().map_err(|_| "PID is a number")? })
 }
 
+/// Trust in the certificates of one file, and the protocol that is offered.
+fn tls(ca: &Path, authority: &str, is_h2: bool) -> Result<(Arc<ClientConfig>, ServerName<'static>), BadSettings> {
+    let bad = |text: String| BadSettings::Trust(text);
+    let mut roots = RootCertStore::empty();
+    for found in CertificateDer::pem_slice_iter(&read(ca)?) {
+        roots.add(found.map_err(|error| bad(error.to_string()))?).map_err(|error| bad(error.to_string()))?;
+    }
+    if roots.is_empty() {
+        return Err(bad("it holds no certificate".to_owned()));
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = builder.map_err(|error| bad(error.to_string()))?.with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![if is_h2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    let host =
+        authority.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit())).map_or(authority, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(host).map_err(|error| bad(error.to_string()))?;
+    Ok((Arc::new(config), name))
+}
+
 /// Address and Host header of a URL.
 fn target(url: &str, allow_remote: bool) -> Result<(SocketAddr, String), BadSettings> {
-    let authority = url.strip_prefix("http://").ok_or(BadSettings::Url)?;
+    let authority = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).ok_or(BadSettings::Url)?;
+    let default = if url.starts_with("https") { 443 } else { 80 };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     let address = if let Ok(address) = authority.parse::<SocketAddr>() {
         address
     } else if let Ok(ip) = authority.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
-        SocketAddr::new(ip, 80)
+        SocketAddr::new(ip, default)
     } else {
-        let (host, port) = authority.split_once(':').unwrap_or((authority, "80"));
-        let port = port.parse().map_err(|_| BadSettings::Url)?;
+        let (host, port) = authority.split_once(':').map_or((authority, None), |(host, port)| (host, Some(port)));
+        let port = port.map_or(Ok(default), |port| port.parse().map_err(|_| BadSettings::Url))?;
         if host != "localhost" {
             return Err(BadSettings::Url);
         }
@@ -307,6 +346,12 @@ impl Arguments {
     /// Checks everything and reads the files.
     pub fn load(self) -> Result<Load, BadSettings> {
         let (target, host) = target(&self.url, self.allow_remote)?;
+        let transport = match (self.url.starts_with("https://"), &self.ca) {
+            (true, Some(ca)) => Transport { is_h2: self.h2, tls: Some(tls(ca, &host, self.h2)?) },
+            (false, None) => Transport { is_h2: self.h2, tls: None },
+            (true, None) => return Err(BadSettings::Trust("there is none".to_owned())),
+            (false, Some(_)) => return Err(BadSettings::Trust("the scheme is http".to_owned())),
+        };
         if self.connections == 0 || self.connections > 10_000 {
             return Err(BadSettings::Range("--connections is 1 to 10000"));
         }
@@ -337,6 +382,7 @@ impl Arguments {
         }
         Ok(Load {
             target,
+            transport,
             templates,
             api_keys,
             tolerate: self.tolerate,
@@ -389,7 +435,7 @@ mod tests {
             assert!(matches!(target(bad, false), Err(BadSettings::Remote)), "{bad}");
             assert!(target(bad, true).is_ok(), "{bad}");
         }
-        for bad in ["https://127.0.0.1", "127.0.0.1:80", "http://example.org", "http://localhost.example.org:80", "http://user@127.0.0.1"] {
+        for bad in ["ftp://127.0.0.1", "127.0.0.1:80", "http://example.org", "http://localhost.example.org:80", "http://user@127.0.0.1"] {
             assert!(matches!(target(bad, true), Err(BadSettings::Url)), "{bad}");
         }
     }
@@ -413,6 +459,9 @@ mod tests {
             &["--path", "/a", "--rate", "NaN"],
             &["--path", "/a", "--duration", "1s", "--warm-up", "1s"],
             &["--path", "/a", "--prefix", "a", "--equals", "b"],
+            &["--path", "/a", "--ca", "/dev/null"],
+            &["--path", "/a", "--url", "https://127.0.0.1:1"],
+            &["--path", "/a", "--url", "https://127.0.0.1:1", "--ca", "/dev/null"],
         ] {
             assert!(with(bad).is_err(), "{bad:?}");
         }

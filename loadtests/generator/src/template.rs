@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use crate::arrivals::Random;
+use crate::{h2, hpack};
 
 /// Why a template cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -230,6 +231,11 @@ pub struct Template {
     pub expect: Expect,
     before_body: Pattern,
     body: Option<Pattern>,
+    method: Vec<u8>,
+    path: Pattern,
+    host: Vec<u8>,
+    /// Names in lower case, as HTTP/2 writes them.
+    fields: Vec<(Vec<u8>, Pattern)>,
 }
 
 /// The parts of a template as they are written.
@@ -266,8 +272,23 @@ impl Template {
             text.push_str(header);
             text.push_str("\r\n");
         }
-        let template =
-            Self { name, weight, head: method == "HEAD", keys, expect, before_body: Pattern::parse(&text), body: body.map(Pattern::parse) };
+        let field = |header: &String| {
+            let (name, value) = header.split_once(':').unwrap_or((header, ""));
+            (name.to_ascii_lowercase().into_bytes(), Pattern::parse(value.trim()))
+        };
+        let template = Self {
+            name,
+            weight,
+            head: method == "HEAD",
+            keys,
+            expect,
+            before_body: Pattern::parse(&text),
+            body: body.map(Pattern::parse),
+            method: method.as_bytes().to_vec(),
+            path: Pattern::parse(path),
+            host: host.as_bytes().to_vec(),
+            fields: headers.iter().map(field).filter(|(name, _)| name != b"host").collect(),
+        };
         let expected = match &template.expect.body {
             Body::Any => None,
             Body::Contains(pattern) | Body::Prefix(pattern) | Body::Equals(pattern) => Some(pattern),
@@ -298,6 +319,46 @@ impl Template {
         out.extend_from_slice(itoa::Buffer::new().format(scratch.len()).as_bytes());
         out.extend_from_slice(b"\r\n\r\n");
         out.extend_from_slice(scratch);
+    }
+}
+
+impl Template {
+    /// Appends one request as HTTP/2 frames; fields are written out, so that it depends on no other request.
+    pub fn render_h2(&self, key: u64, api_key: &[u8], stream: u32, secure: bool, out: &mut Vec<u8>, scratch: &mut Vec<u8>) {
+        h2::request(stream, self.body.is_some(), out, |out| {
+            match self.method.as_slice() {
+                b"GET" => out.push(0x82),
+                b"POST" => out.push(0x83),
+                other => {
+                    out.push(0x02);
+                    hpack::write_string(other, out);
+                }
+            }
+            out.push(if secure { 0x87 } else { 0x86 });
+            out.push(0x01);
+            hpack::write_string(&self.host, out);
+            let mut write = |prefix: u8, name: &[u8], value: &Pattern| {
+                scratch.clear();
+                value.render(&self.keys, key, scratch);
+                out.push(prefix);
+                if prefix == 0 {
+                    hpack::write_string(name, out);
+                }
+                hpack::write_string(scratch, out);
+            };
+            write(0x04, b"", &self.path);
+            self.fields.iter().for_each(|(name, value)| write(0, name, value));
+            if !api_key.is_empty() {
+                out.push(0);
+                hpack::write_string(b"x-api-key", out);
+                hpack::write_string(api_key, out);
+            }
+        });
+        if let Some(body) = &self.body {
+            scratch.clear();
+            body.render(&self.keys, key, scratch);
+            h2::body(stream, scratch, out);
+        }
     }
 }
 

@@ -241,4 +241,25 @@ fn a_file_that_appears_ends_the_load_without_losing_a_call() {
     std::fs::remove_file(&path).unwrap();
     assert!(report.stats.answered >= 20, "it went on until the file was there");
     assert_eq!((report.stats.right, report.lost), (report.stats.answered, 0));
+    assert_eq!((report.stats.offered, report.stats.unsent), (report.stats.answered, 0), "all that came due was sent");
+}
+
+#[test]
+fn what_no_connection_had_room_for_is_unsent() {
+    let port = serve(|stream, request, number| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        good(stream, request, number)
+    });
+    let report = run(port, &with(&["--connections", "1", "--rate", "500", "--duration", "300ms"]));
+    assert!(report.stats.unsent > 100 && report.stats.unsent + report.stats.answered == report.stats.offered, "{}", report.stats.unsent);
+}
+
+#[test]
+fn targets_are_read_from_a_list() {
+    let port = serve(good);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "/q/a?id=1&x=2\t1\n/q/b?id=22\t22\n").unwrap();
+    let keys = format!("@{}", file.path().to_str().unwrap());
+    let report = run(port, &["--path", "{0}", "--keys", &keys, "--contains", "{\"id\":{1}}", "--calls", "50"]);
+    assert_eq!((report.stats.right, report.exit_code()), (50, 0), "{:?}", report.stats.samples);
 }
