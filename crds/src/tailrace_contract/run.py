@@ -39,7 +39,8 @@ class Run:
     `query`, `query_version`, `key`, `connection` and `code` are empty when unknown (an unauthorised call has no key).
     `query_version` and `connection` are known whenever `query` is, also when the call was refused before it reached the database.
     `bytes` are those of the body before compression (0 for HEAD). `status` is the HTTP status sent, 499 when the client left first; `code` is the error code, `aborted` for a
-    stream that was open when its process died. `batch` is how many calls shared the statement (1: alone).
+    stream that was open when its process died. `batch` is how many calls shared the statement (1: alone; 0: none was asked, the answer
+    came from the response cache: `cached`).
     `params` holds a JSON object only when the query says `record: params`.
     """
 
@@ -67,6 +68,11 @@ class Run:
     def id(self) -> str:
         """Text form of the run id."""
         return run_id(self.epoch, self.sequence)
+
+    @property
+    def cached(self) -> bool:
+        """It was answered from the response cache. Kept as `batch` 0, so that stores and segments made before there was a cache stay as they are."""
+        return self.batch == 0
 
 
 def run_id(epoch: int, sequence: int) -> str:

@@ -29,6 +29,19 @@ pub struct Cost {
     pub database_us: u64,
     /// Calls that shared the statement; 0 counts as 1.
     pub batch: u16,
+    /// Answered from the response cache: no statement was asked.
+    pub cached: bool,
+}
+
+impl Cost {
+    /// As runs and `Server-Timing` say it: 0 from the response cache.
+    pub const fn callers(self) -> u16 {
+        match self.batch {
+            _ if self.cached => 0,
+            0 => 1,
+            batch => batch,
+        }
+    }
 }
 
 /// Rows in DataRow form, wherever they stand.
@@ -169,7 +182,7 @@ impl Desk {
             code,
             rows,
             bytes,
-            batch: cost.batch.max(1),
+            batch: cost.callers(),
             trace: call.trace,
             client: call.client,
             params: call.params.as_deref(),
@@ -320,7 +333,7 @@ impl Desk {
 pub fn server_timing(auth_ns: u64, encode_ns: u64, cost: Cost) -> String {
     let ms = |us: u64| us as f64 / 1000.0;
     let (auth, encode) = (auth_ns as f64 / 1e6, encode_ns as f64 / 1e6);
-    let (queue, database, batch) = (ms(cost.queue_us), ms(cost.database_us), cost.batch.max(1));
+    let (queue, database, batch) = (ms(cost.queue_us), ms(cost.database_us), cost.callers());
     format!("auth;dur={auth:.3}, queue;dur={queue:.3}, db;dur={database:.3}, encode;dur={encode:.3}, batch;desc=\"{batch}\"")
 }
 

@@ -127,7 +127,7 @@ impl Exclusive {
         // What was not at the database was spent waiting for a connection to it.
         let waited = Instant::now().saturating_duration_since(self.call.began).as_micros() as u64;
         let queue_us = self.queue_us.max(waited.saturating_sub(database_us).min(waited));
-        Cost { queue_us, database_us, batch: 1 }
+        Cost { queue_us, database_us, ..Cost::default() }
     }
 
     /// The next event; None when the client left first. A read whose connection broke before its first row is asked

@@ -54,7 +54,7 @@ impl<O: Outputs> Hands<'_, O> {
 /// What its way to the database took, and how many shared its statement.
 pub(super) fn cost(call: &Call, now: Instant) -> Cost {
     let us = |from: Instant, to: Instant| to.saturating_duration_since(from).as_micros() as u64;
-    Cost { queue_us: us(call.began, call.sent), database_us: us(call.sent, now), batch: call.batch }
+    Cost { queue_us: us(call.began, call.sent), database_us: us(call.sent, now), batch: call.batch, cached: false }
 }
 
 #[inline]

@@ -142,7 +142,7 @@ pub struct Record<'a> {
     pub served_by: u8,
     /// HTTP status sent.
     pub status: u16,
-    /// Calls that shared the statement.
+    /// Calls that shared the statement; 0: none was asked, the answer came from the response cache.
     pub batch: u16,
     /// Of the run.
     pub sequence: u64,

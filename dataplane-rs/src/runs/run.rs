@@ -105,7 +105,7 @@ pub struct Run<'a> {
     pub rows: u64,
     /// Bytes of the body before compression.
     pub bytes: u64,
-    /// Calls that shared the statement; 1: alone.
+    /// Calls that shared the statement; 1: alone, 0: none was asked, the answer came from the response cache.
     pub batch: u16,
     /// W3C trace id.
     pub trace: Option<[u8; 16]>,

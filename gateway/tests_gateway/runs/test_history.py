@@ -455,6 +455,13 @@ def test_following_ends_when_nobody_listens_any_more(tmp_path: Path) -> None:
         assert child.wait(60) == 0
 
 
+def test_batch_tells_what_came_from_the_cache() -> None:
+    store = store_of([a_run(1, 1, batch=64), a_run(1, 2, batch=1), a_run(1, 3, batch=0)])
+    page = history(store, HistoryFilter(10))
+    assert page is not None
+    assert [(shown["batch"], shown["cached"]) for shown in map(run_json, page.runs)] == [(0, True), (1, False), (64, False)]
+
+
 def test_times() -> None:
     assert rfc3339(0) == "1970-01-01T00:00:00.000000Z"
     assert rfc3339(1_750_000_000_000_001) == "2025-06-15T15:06:40.000001Z"

@@ -90,6 +90,7 @@ def run_json(run: Run) -> dict[str, JsonValue]:
         "rows": run.rows,
         "bytes": run.bytes,
         "batch": run.batch,
+        "cached": run.cached,
         "trace": run.trace,
         "client": run.client.value,
         "servedBy": run.served_by.value,
