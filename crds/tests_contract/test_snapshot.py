@@ -48,6 +48,7 @@ def test_the_full_snapshot_uses_every_field() -> None:
         "ParamPlan": [param for query in queries for param in query["params"]],
         "ColumnPlan": [column for query in queries for column in query["columns"]],
         "StatementPlan": [query["statement"] for query in queries],
+        "CoalescePlan": [query["coalesce"] for query in queries if query["coalesce"]],
         "PagePlan": pages,
         "PageKeyPlan": [key for page in pages for key in page["keys"]],
         "RolePlan": full["roles"],

@@ -24,7 +24,7 @@ MODELS: dict[Kind, type[QueryAPI] | type[ApiKey] | type[RunStore]] = {
 RULES: dict[Kind, tuple[rules.Rule, ...]] = {Kind.QUERY_API: rules.QUERY_API, Kind.API_KEY: rules.API_KEY, Kind.RUN_STORE: rules.RUN_STORE}
 
 LATER = (
-    "limits", "rateLimit", "quota", "maxConcurrent", "cache", "coalesce", "autoscaling", "clickhouse", "retention", "historySampleRate",
+    "limits", "rateLimit", "quota", "maxConcurrent", "cache", "autoscaling", "clickhouse", "retention", "historySampleRate",
     "batch", "connectionBudget", "cors",
 )  # fmt: skip
 """Fields that the design has and this version does not: their hint says so instead of guessing another name."""
@@ -140,9 +140,11 @@ def _finding(kind: str, path: Path, context: dict[str, Any], message: str, value
         limit, text, hint = _BOUNDS[kind]
         return Finding(path, f"{field}: {text.format(context[limit])}", hint)
     if kind in ("enum", "literal_error"):
-        hint = (
-            'write "null" in quotes: without them YAML reads nothing' if value is None and "null" in str(context) else "choose one of them"
-        )
+        hint = "choose one of them"
+        if value is None and "null" in str(context):
+            hint = 'write "null" in quotes: without them YAML reads nothing'
+        if value is False and "off" in str(context):
+            hint = 'write "off" in quotes: without them YAML reads false'
         return Finding(path, f"{field}: must be one of {context['expected'].replace(chr(39), '').replace(' or ', ', ')}", hint)
     if kind == "string_pattern_mismatch":
         return Finding(path, f"{field}: has the wrong form", _PATTERN_HINTS.get(context["pattern"], f"it must match {context['pattern']}"))

@@ -161,6 +161,23 @@ class StatementPlan(Plan):
     """Type of every place, also those that follow `params` in a page statement; empty on SQLite. MySQL: `MysqlPlace`."""
 
 
+class CoalescePlan(Plan):
+    """How callers that wait at the same moment share one statement: only of a `shared` query that has parameters and no page.
+
+    Rows: first column `ord` (int8, 1-based position of the caller in the arrays), then `QueryPlan.columns`; of each caller one row more than is
+    ever shown.
+    """
+
+    statement: StatementPlan
+    """Place n+1 takes an array of what place n+1 of `QueryPlan.statement` takes; `params` are the same. Of a list: text[] of its array literals."""
+    max_batch: Annotated[int, Field(ge=2, le=1024)] = 256
+    """Callers in one statement."""
+    max_in_flight: Annotated[int, Field(ge=1, le=16)] = 2
+    """Such statements under way on one thread."""
+    shadow: Index = 20
+    """Batches of a version that are also asked singly, and compared, before the others."""
+
+
 class PageKeyPlan(Plan):
     """One column of the keyset order."""
 
@@ -196,6 +213,13 @@ class Missing(StrEnum):
     NULL = "null"
 
 
+class CoalesceMode(StrEnum):
+    """Whether callers may share a statement."""
+
+    AUTO = "auto"
+    OFF = "off"
+
+
 class QueryPlan(Plan):
     """One saved query, compiled once for all roles; what a role sees of it is in its Grant."""
 
@@ -216,6 +240,9 @@ class QueryPlan(Plan):
     """May be promoted to the shared lane: one read-only statement, short timeout, no per-caller session."""
     exclusive_because: str = ""
     """Why `shared` is false, for `explain`; a code, never SQL."""
+    coalesce: CoalescePlan | None = None
+    not_coalesced_because: str = ""
+    """Why `coalesce` is None, for `explain`; a code, never SQL."""
     refused: str | None = None
     """The refusal code when no role may call it (not read only, not parsed, database unreachable and never compiled, …).
     Then `statement.sql` is empty."""

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 from tailrace_contract.containers import DataPlane, Gateway
 from tailrace_contract.duration import DurationMs, read_decimal
 from tailrace_contract.ids import LabelKey, LabelValue, Name, ParameterName, QueryGlob, QueryName, SecretName
-from tailrace_contract.plan import BigNumbers, Mask, Missing, ParamType, Pooler, Returns
+from tailrace_contract.plan import BigNumbers, CoalesceMode, Mask, Missing, ParamType, Pooler, Returns
 from tailrace_contract.resource import ConfigMapSource, Document, ObjectRef, Part, SecretKeySource, SecretRef
 from tailrace_contract.status import QueryAPIStatus
 
@@ -140,6 +140,17 @@ class Page(Part):
     """Most rows that page_size may ask for. A number of rows."""
 
 
+class Coalesce(Part):
+    """Whether callers that wait at the same moment share one statement in the database. It changes no answer."""
+
+    mode: CoalesceMode = CoalesceMode.AUTO
+    """auto: where the database shows that it is safe and no slower; "off" (in quotes): never."""
+    max_batch: Annotated[int, Field(ge=2, le=1024)] = 256
+    """Most callers in one statement. A number of callers."""
+    max_in_flight: Annotated[int, Field(ge=1, le=16)] = 2
+    """Most such statements that one thread has under way. A number of statements."""
+
+
 class Query(Part):
     """One saved query, served at /q/NAME."""
 
@@ -161,6 +172,8 @@ class Query(Part):
     """Longest that a call may take in the database. A duration. Without it the connection's statementTimeout holds."""
     page: Page | None = None
     """Keyset paging; without it a JSON answer ends after 10,000 rows."""
+    coalesce: Coalesce | None = None
+    """How waiting callers share a statement; a read only. Without it: auto."""
     record: Literal["params"] | None = None
     """`params` keeps the parameters of each call in its run. Without it a run never holds values."""
 

@@ -309,6 +309,8 @@ QUERY_API: tuple[Rule, ...] = (
     Rule(_QUERY, "missing: only with returns: one; remove missing or change returns",
          _when("missing", lambda q: q.get("missing", "error") != "error" and q.get("returns", "many") != "one"),
          "self.missing == 'error' || self.returns == 'one'"),
+    Rule(_QUERY, "coalesce: a write is never shared; remove coalesce, or write: true",
+         _when("coalesce", lambda q: q.get("write") is True and "coalesce" in q), "!self.write || !has(self.coalesce)"),
     Rule((*_QUERY, "page"), "defaultSize must not exceed maxSize; lower the one or raise the other",
          _when("defaultSize", lambda p: p.get("defaultSize", 50) > p.get("maxSize", 1000)), "self.defaultSize <= self.maxSize"),
     Rule(_PARAMETER, "items: needed by type array, and only there; add items: {type: …}, or remove it",
