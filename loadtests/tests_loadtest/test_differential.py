@@ -17,11 +17,11 @@ from tailrace_loadtest.differential.calls import FORMATS, Call, Generator, fits_
 from tailrace_loadtest.differential.client import COMPARED, Answer
 from tailrace_loadtest.differential.drive import Comparison
 
-NAMES = ("chinook", "types")
+NAMES = ("chinook", "types", "mariadb", "six")
 
 
 def described(name: str) -> api.Api:
-    return api.read(cases.path(f"{name}.yaml"), ("notes_of_track",))
+    return api.read(cases.path(f"{name}.yaml"), ("notes_of_track", "notes_of_edge", "statement"))
 
 
 @pytest.mark.parametrize("name", NAMES)

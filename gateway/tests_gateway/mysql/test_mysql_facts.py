@@ -18,7 +18,7 @@ from tailrace_loadtest.servers.mariadb import Mariadb
 SCHEMA = """
 CREATE DATABASE facts; CREATE DATABASE facts_other; USE facts;
 CREATE TABLE customers (id int PRIMARY KEY, email varchar(80) NOT NULL UNIQUE, nick varchar(20) UNIQUE, name varchar(80) NOT NULL,
-    initial char(1) AS (left(name, 1)) STORED, hint varchar(80) AS (concat('at ', email)), f float NOT NULL UNIQUE, e enum('b', 'a') NOT NULL);
+    initial char(1) AS (left(name, 1)) STORED, hint varchar(80) AS (concat('at ', email)), f float NOT NULL UNIQUE, e enum('b', 'a') NOT NULL, bits bit(9));
 CREATE TABLE orders (id bigint PRIMARY KEY, customer int NOT NULL, placed date NOT NULL, note text, total decimal(10, 2), UNIQUE (placed, customer));
 CREATE TABLE `lines` (order_id bigint NOT NULL, line int NOT NULL, sku varchar(10) NOT NULL, PRIMARY KEY (order_id, line));
 CREATE TABLE Mixed (id int PRIMARY KEY);
@@ -143,6 +143,8 @@ def test_tables(database: MysqlDatabase, sql: str, tables: set[str]) -> None:
         ("SELECT count(*) FROM orders", Refusal.UNNAMED_COLUMN),
         ("SELECT o.id, c.id FROM orders o, customers c", Refusal.DUPLICATE_COLUMN),
         ("SELECT tailrace_page.id FROM orders tailrace_page", Refusal.NOT_PARSED),
+        ("SELECT max(bits) AS b FROM customers", Refusal.NOT_PARSED),
+        ("SELECT b FROM (SELECT max(bits) AS b FROM customers) AS x", Refusal.NOT_PARSED),
         ("SELECT next value for s AS x", Refusal.NOT_PARSED),
         ("SELECT nextval(s) AS x", Refusal.FUNCTION_NOT_ALLOWED),
     ],

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tailrace_contract import idempotency
@@ -21,7 +21,8 @@ from tailrace_loadtest.differential import api as api_module
 from tailrace_loadtest.differential import compare, store
 from tailrace_loadtest.differential.calls import FORMATS, Generator, times
 from tailrace_loadtest.differential.drive import Comparison, Outcome
-from tailrace_loadtest.servers import chinook
+from tailrace_loadtest.servers import chinook, six
+from tailrace_loadtest.servers.mariadb import Mariadb
 from tailrace_loadtest.servers.postgres import Postgres
 from tailrace_loadtest.servers.tailrace import Identity, Tailrace
 
@@ -29,8 +30,9 @@ SHOWN = 10
 LEAST_GOOD = 60.0
 SIDES = ("left", "right")
 
-ORDERED = {"chinook": ("notes_of_track",), "types": ()}
+ORDERED = {"chinook": ("notes_of_track",), "types": (), "mariadb": ("notes_of_edge",), "six": ("statement",)}
 """Queries that read what calls write."""
+APIS = {"others": ("chinook", "types"), "mysql": ("mariadb", "six"), "all": ("chinook", "types", "mariadb", "six")}
 
 
 def say(text: str) -> None:
@@ -50,6 +52,13 @@ def make_postgres(server: Postgres) -> None:
             server.psql(f"CREATE DATABASE {name}_{side} TEMPLATE {name}_template")
 
 
+def make_mariadb(server: Mariadb) -> None:
+    """One server each side: databases are named in the statements, and both sides write."""
+    server.sql("CREATE DATABASE maria")
+    server.sql("SET sql_mode = '';" + cases.path("mariadb.sql").read_text() + idempotency.ddl("tailrace_idempotency", "mysql"), "maria")
+    six.load(server)
+
+
 def make_sqlite(folder: Path, side: str) -> None:
     """One file each side."""
     chinook.load_sqlite(folder / f"chinook_{side}.db")
@@ -58,9 +67,11 @@ def make_sqlite(folder: Path, side: str) -> None:
             connection.executescript(cases.path(script).read_text())
 
 
-def urls(server: Postgres, folder: Path, side: str) -> dict[str, str]:
+def urls(server: Postgres, marias: Mapping[str, Mariadb], folder: Path, side: str) -> dict[str, str]:
     """Database URLs by Secret."""
-    return {
+    maria = marias.get(side)
+    more = {"maria-db": maria.url("maria"), "six-db": maria.url("crm", "six", "six")} if maria is not None else {}
+    return more | {
         "shop-db": server.url(f"chinook_{side}"),
         "types-db": server.url(f"types_{side}"),
         "lite-db": f"sqlite:///{folder}/chinook_{side}.db",
@@ -86,12 +97,12 @@ def compare_records(outcome: Outcome, left: Path, right: Path) -> Counter[str]:
 
 
 @contextlib.contextmanager
-def stacks(name: str, server: Postgres, folder: Path) -> Iterator[tuple[Tailrace, Tailrace]]:
+def stacks(name: str, server: Postgres, marias: Mapping[str, Mariadb], folder: Path) -> Iterator[tuple[Tailrace, Tailrace]]:
     """The data plane with its gateway, and Python alone: same files, same keys, each with its own databases."""
     files = [cases.path(f"{name}.yaml")]
     identity = Identity(files)
-    wanted = {"chinook": ("shop-db", "lite-db"), "types": ("types-db", "storage-db")}[name]
-    made = [{secret: url for secret, url in urls(server, folder, side).items() if secret in wanted} for side in SIDES]
+    wanted = {"chinook": ("shop-db", "lite-db"), "types": ("types-db", "storage-db"), "mariadb": ("maria-db",), "six": ("six-db",)}[name]
+    made = [{secret: url for secret, url in urls(server, marias, folder, side).items() if secret in wanted} for side in SIDES]
     with Tailrace(files, made[0], identity=identity) as left, Tailrace(files, made[1], identity=identity, data_plane=False) as right:
         yield left, right
 
@@ -107,16 +118,20 @@ def run(options: argparse.Namespace) -> int:
     total, served, covered = Outcome(), Counter[str](), True
     began = time.monotonic()
     least = times(options.calls)
-    shares = {"chinook": options.calls // 2, "types": options.calls - options.calls // 2}
-    if options.only:
-        shares = {options.only: options.calls}
-    with Postgres() as server, sqlite_folder() as folder:
+    names = (options.only,) if options.only else APIS[options.engine]
+    shares = {name: options.calls // len(names) + (n < options.calls % len(names)) for n, name in enumerate(names)}
+    with Postgres() as server, sqlite_folder() as folder, contextlib.ExitStack() as opened:
+        marias: dict[str, Mariadb] = {}
+        if set(names) & set(APIS["mysql"]):
+            marias = {side: opened.enter_context(Mariadb()) for side in SIDES}
+            for maria in marias.values():
+                make_mariadb(maria)
         make_postgres(server)
         for side in SIDES:
             make_sqlite(folder, side)
         for name, share in shares.items():
             described = api_module.read(cases.path(f"{name}.yaml"), ORDERED[name])
-            with stacks(name, server, folder) as (left, right):
+            with stacks(name, server, marias, folder) as (left, right):
                 outcome = Comparison(left.port, right.port, left.keys, options.workers).run(
                     Generator(described, options.seed), share, least
                 )
@@ -162,7 +177,8 @@ def main() -> int:
     cli = argparse.ArgumentParser(prog="python -m tailrace_loadtest.differential", description=(__doc__ or "").splitlines()[0])
     cli.add_argument("--calls", type=int, default=5000, help="in all; 50000 for the full gate")
     cli.add_argument("--seed", type=int, default=1)
-    cli.add_argument("--only", choices=("chinook", "types"), help="one of the two APIs")
+    cli.add_argument("--engine", choices=tuple(APIS), default="others", help="APIs on MySQL, on the other engines, or all")
+    cli.add_argument("--only", choices=tuple(ORDERED), help="one of the APIs")
     cli.add_argument("--workers", type=int, default=6, help="threads that ask")
     cli.add_argument("--show", type=int, default=SHOWN, help="differences shown, with the command lines that repeat them")
     cli.add_argument("--spread", action="store_true", help="show one difference of each kind")

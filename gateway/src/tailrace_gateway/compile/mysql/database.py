@@ -27,7 +27,7 @@ from tailrace_gateway.compile.placeholders import Placed, first_word, place
 from tailrace_gateway.compile.postgres.session import ServerError
 from tailrace_gateway.compile.refusal import RefusedError
 from tailrace_gateway.compile.spec import ConnectionSpec, QuerySpec, RoleSpec
-from tailrace_gateway.serve.mysql.wire import Column
+from tailrace_gateway.serve.mysql.wire import Column, Type
 
 _READS = frozenset({"select", "values", "with", "("})
 _WRITES = frozenset({"insert", "update", "delete"})
@@ -116,6 +116,9 @@ class MysqlDatabase:
             origin = origins(column.schema, column.org_table, column.org_name, self.catalog) if column.org_table else None
             if origin is not None and origin not in flow.origins:
                 flow = Flow(flow.plain | {origin}, flow.computed) if not flow.computed else Flow(flow.plain, flow.computed | {origin})
+            if column.type == Type.BIT and (origin is None or self.catalog.types.get((str(origin[0]), str(origin[1]))) != "bit"):
+                # Servers send the digits of a BIT that an expression makes, and describe it as bits.
+                raise RefusedError(Refusal.NOT_PARSED, f"`{column.name}` is a BIT that an expression makes: CAST it AS UNSIGNED")
             columns.append(flow)
         return replace(lineage, columns=tuple(columns))
 

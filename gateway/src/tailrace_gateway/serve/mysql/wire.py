@@ -204,7 +204,10 @@ def _text(reader: Reader, column: Column) -> bytes:
         case Type.TIME:
             return _clock(reader.counted()).encode()
         case Type.BIT:
-            number = int.from_bytes(reader.counted(), "big")
+            value = reader.counted()
+            if len(value) != (column.length + 7) // 8:
+                raise Malformed("not the bits of a column")
+            number = int.from_bytes(value, "big")
             return (b"f", b"t")[bool(number)] if column.is_bit else b"%d" % number
         case Type.DECIMAL | Type.NEWDECIMAL | Type.JSON | Type.NULL:
             return reader.counted()
