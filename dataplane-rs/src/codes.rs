@@ -41,6 +41,12 @@ pub enum Code {
     InvalidParameters,
     /// A parameter that the key fixes was sent.
     BoundParameter,
+    /// A body with several calls holds 1 to 256 of them.
+    BulkSize,
+    /// Several calls in one body are for reads only, and without URL arguments.
+    BulkUnsupported,
+    /// This answer is too large to be one of several. Ask this call alone.
+    AnswerTooLarge,
     /// This Idempotency-Key was used with other arguments.
     IdempotencyMismatch,
     /// The client left before the answer.
@@ -73,7 +79,7 @@ pub enum Code {
 
 impl Code {
     /// Every code, in the order of the contract.
-    pub const ALL: [Self; 33] = [Self::MalformedRequest, Self::MalformedBody, Self::MalformedArguments, Self::InvalidCursor, Self::IdempotencyUnavailable, Self::InvalidIdempotencyKey, Self::Unauthorized, Self::Forbidden, Self::QueryNotFound, Self::RowNotFound, Self::NotFound, Self::MethodNotAllowed, Self::NotAcceptable, Self::ConstraintViolation, Self::IdempotencyInProgress, Self::BodyTooLarge, Self::UnsupportedMediaType, Self::InvalidParameters, Self::BoundParameter, Self::IdempotencyMismatch, Self::ClientClosed, Self::InternalError, Self::DatabaseError, Self::BadGateway, Self::Overloaded, Self::PoolFull, Self::Draining, Self::DatabaseUnavailable, Self::NotReady, Self::PlanStale, Self::QueryRefused, Self::SpoolFull, Self::QueryTimeout];
+    pub const ALL: [Self; 36] = [Self::MalformedRequest, Self::MalformedBody, Self::MalformedArguments, Self::InvalidCursor, Self::IdempotencyUnavailable, Self::InvalidIdempotencyKey, Self::Unauthorized, Self::Forbidden, Self::QueryNotFound, Self::RowNotFound, Self::NotFound, Self::MethodNotAllowed, Self::NotAcceptable, Self::ConstraintViolation, Self::IdempotencyInProgress, Self::BodyTooLarge, Self::UnsupportedMediaType, Self::InvalidParameters, Self::BoundParameter, Self::BulkSize, Self::BulkUnsupported, Self::AnswerTooLarge, Self::IdempotencyMismatch, Self::ClientClosed, Self::InternalError, Self::DatabaseError, Self::BadGateway, Self::Overloaded, Self::PoolFull, Self::Draining, Self::DatabaseUnavailable, Self::NotReady, Self::PlanStale, Self::QueryRefused, Self::SpoolFull, Self::QueryTimeout];
 
     /// The code's stable name.
     pub const fn name(self) -> &'static str {
@@ -97,6 +103,9 @@ impl Code {
             Self::UnsupportedMediaType => "unsupported_media_type",
             Self::InvalidParameters => "invalid_parameters",
             Self::BoundParameter => "bound_parameter",
+            Self::BulkSize => "bulk_size",
+            Self::BulkUnsupported => "bulk_unsupported",
+            Self::AnswerTooLarge => "answer_too_large",
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::ClientClosed => "client_closed",
             Self::InternalError => "internal_error",
@@ -136,6 +145,9 @@ impl Code {
             Self::UnsupportedMediaType => 415,
             Self::InvalidParameters => 422,
             Self::BoundParameter => 422,
+            Self::BulkSize => 422,
+            Self::BulkUnsupported => 422,
+            Self::AnswerTooLarge => 422,
             Self::IdempotencyMismatch => 422,
             Self::ClientClosed => 499,
             Self::InternalError => 500,
@@ -175,6 +187,9 @@ impl Code {
             Self::UnsupportedMediaType => "Unsupported media type",
             Self::InvalidParameters => "Invalid parameters",
             Self::BoundParameter => "Bound parameter",
+            Self::BulkSize => "Bulk size",
+            Self::BulkUnsupported => "Bulk unsupported",
+            Self::AnswerTooLarge => "Answer too large",
             Self::IdempotencyMismatch => "Idempotency-Key reused",
             Self::ClientClosed => "Client closed the request",
             Self::InternalError => "Internal error",
@@ -214,6 +229,9 @@ impl Code {
             Self::UnsupportedMediaType => "The request body must be application/json.",
             Self::InvalidParameters => "At least one parameter is not acceptable.",
             Self::BoundParameter => "A parameter that the key fixes was sent.",
+            Self::BulkSize => "A body with several calls holds 1 to 256 of them.",
+            Self::BulkUnsupported => "Several calls in one body are for reads only, and without URL arguments.",
+            Self::AnswerTooLarge => "This answer is too large to be one of several. Ask this call alone.",
             Self::IdempotencyMismatch => "This Idempotency-Key was used with other arguments.",
             Self::ClientClosed => "The client left before the answer.",
             Self::InternalError => "The gateway failed. The run id identifies the call.",
@@ -253,6 +271,9 @@ impl Code {
             Self::UnsupportedMediaType => None,
             Self::InvalidParameters => None,
             Self::BoundParameter => None,
+            Self::BulkSize => None,
+            Self::BulkUnsupported => None,
+            Self::AnswerTooLarge => None,
             Self::IdempotencyMismatch => None,
             Self::ClientClosed => None,
             Self::InternalError => None,

@@ -229,6 +229,76 @@ async def test_several_rows_of_one_are_the_first_and_truncated(api: Api) -> None
     assert (answer.headers["x-row-count"], answer.headers["x-truncated"]) == ("1", "true")
 
 
+async def several(api: Api, name: str, calls: object, **more: Any) -> httpx.Response:
+    return await api.ask("POST", f"/q/{name}", json={"calls": calls}, **more)
+
+
+async def test_several_calls_in_a_body(api: Api) -> None:
+    answer = await several(api, "one", [{"id": 1}, {"id": 0}, 5, {"id": 2, "format": "csv"}, {}])
+    assert list(answer.headers) == ["content-type", "cache-control", "vary", "date", "content-length"]
+    assert answer.status_code == 200
+    entries = answer.json()
+    runs = [entry["run"] for entry in entries]
+    assert [entry["status"] for entry in entries] == [200, 422, 400, 406, 422]
+    assert answer.content.startswith(
+        b'[{"status":200,"run":"' + runs[0].encode() + b'","rows":1,"truncated":false,"body":{"id":1,"email":"ann@example.com"}},'
+    )
+    assert [entry["body"]["code"] for entry in entries[1:]] == [
+        "invalid_parameters",
+        "malformed_body",
+        "not_acceptable",
+        "invalid_parameters",
+    ]
+    assert all(entry["body"]["instance"] == f"urn:tailrace:run:{entry['run']}" for entry in entries[1:])
+    assert sorted(run.id for run in api.memory.runs.values()) == sorted(runs)
+    assert len(set(runs)) == 5
+    assert {run.key for run in api.memory.runs.values()} == {"retail/a"}
+    assert [run.code for _, run in sorted(api.memory.runs.items())].count("") == 1
+
+
+async def test_pages_and_large_answers_among_several(api: Api) -> None:
+    api.answers.rows = [[b"%d" % n, b"a"] for n in range(9)]
+    entries = (await several(api, "paged", [{"page_size": 2}, {"page_size": 9}])).json()
+    assert (entries[0]["rows"], entries[0]["truncated"], entries[0]["next"][:16]) == (2, True, "/q/paged?cursor=")
+    assert entries[1]["body"]["code"] == "invalid_parameters"
+    api.answers.rows = [[b"1", b"x" * 20_000]]
+    entries = (await several(api, "one", [{"id": 1}])).json()
+    assert (entries[0]["status"], entries[0]["body"]["code"], api.memory.last.code) == (422, "answer_too_large", "answer_too_large")
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "more", "code"),
+    [
+        ("change", [{"id": 1}], {}, (422, "bulk_unsupported")),
+        ("one", [{"id": 1}], {"params": {"id": "1"}}, (422, "bulk_unsupported")),
+        ("one", [{"id": 1}], {"headers": {"Accept": "text/csv"}}, (406, "not_acceptable")),
+        ("one", [], {}, (422, "bulk_size")),
+        ("one", [{}] * 257, {}, (422, "bulk_size")),
+        ("one", {"id": 1}, {}, (422, "invalid_parameters")),
+        ("none", [{"id": 1}], {}, (404, "query_not_found")),
+    ],
+)
+async def test_what_is_not_for_several(api: Api, name: str, calls: object, more: dict[str, Any], code: tuple[int, str]) -> None:
+    answer = await several(api, name, calls, **more)
+    assert problem_of(answer) == code
+    assert [run.id for run in api.memory.runs.values()] == [answer.headers["x-run-id"]]
+
+
+async def test_a_parameter_called_calls_keeps_its_meaning(api: Api) -> None:
+    named = query("named", params=(ParamPlan(name="calls", type=ParamType.INTEGER, array=True),))
+    more = (named, *QUERIES[1:])
+    api.serving.tables = Tables(snapshot().model_copy(update={"queries": more}), SECRET)
+    answer = await several(api, "named", [5])
+    assert (answer.status_code, answer.content) == (200, b'{"id":1,"email":"ann@example.com"}')
+    assert api.answers.asked[-1].values == (b'{"5"}',)
+
+
+async def test_several_that_can_not_be_recorded(api: Api) -> None:
+    api.memory.down = True
+    entries = (await several(api, "one", [{"id": 1}, {"id": 0}])).json()
+    assert [(entry["status"], entry["body"]["code"], "run" in entry) for entry in entries] == [(503, "spool_full", False)] * 2
+
+
 async def test_no_row(api: Api) -> None:
     api.answers.rows = []
     assert problem_of(await api.get("/q/one?id=1")) == (404, "row_not_found")

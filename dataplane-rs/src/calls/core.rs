@@ -7,11 +7,13 @@ use super::forwarded::Forward;
 use crate::auth::address;
 use crate::codes::Code;
 use crate::config::Limits;
+use crate::encode::Format;
 use crate::engine::postgres::{self, Access, ConnectError};
 use crate::engine::shared::Session;
 use crate::engine::{Ask, Event};
+use crate::http::bulk;
 use crate::http::client::Body;
-use crate::http::head::{self, Credential, Field, Head, Method};
+use crate::http::head::{self, Credential, Field, Head, Method, Protocol};
 use crate::http::output::Output;
 use crate::http::response::{self, Form};
 use crate::http::worker::Worker;
@@ -20,7 +22,7 @@ use crate::lanes::lane::{LaneError, Link};
 use crate::lanes::standing::Standing;
 use crate::observe::meter::Meter;
 use crate::observe::{Observation, Observer};
-use crate::params::url;
+use crate::params::{Bound, url};
 use crate::plan::backend::Backend;
 use crate::plan::snapshot::OnFull;
 use crate::plan::tables::Tables;
@@ -28,6 +30,7 @@ use crate::runs::{Client, Recorder, Spool};
 use slab::Slab;
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,6 +64,33 @@ pub enum Admitted {
     Exclusive(Box<Call>),
     /// It goes on by itself at the gateway.
     Forward(Box<Forward>),
+    /// It holds several calls, which begin as soon as its connection is let go (`calls::bulk`).
+    Several(Box<Call>, Box<Items>),
+}
+
+/// Several calls of one body, not admitted yet.
+#[derive(Debug)]
+pub struct Items {
+    /// Index of what the key's role sees of the query.
+    sight: u32,
+    /// What the key fixes.
+    bound: Arc<Bound>,
+    /// The request's.
+    pub body: Vec<u8>,
+    /// Where they stand in it.
+    pub items: Vec<Range<usize>>,
+}
+
+/// What a call says, and what its key may.
+struct Asking<'a> {
+    sight: u32,
+    bound: &'a Bound,
+    /// Unless the arguments say another.
+    format: Format,
+    arguments: &'a [u8],
+    body: Option<&'a [u8]>,
+    /// None for one of several.
+    head: Option<&'a Head<'a>>,
 }
 
 /// A thread's plans, lanes and desk.
@@ -96,6 +126,8 @@ enum Lane {
     Exclusive,
     /// Not ours: no plan covers this path.
     Forward,
+    /// The body holds several.
+    Several(Box<Items>),
 }
 
 impl Core {
@@ -204,6 +236,7 @@ impl Core {
         match self.check(head, body, peer, &mut call) {
             Ok(Lane::Shared) => self.queue(call, output),
             Ok(Lane::Exclusive) => Admitted::Exclusive(call),
+            Ok(Lane::Several(items)) => Admitted::Several(call, items),
             Ok(Lane::Forward) => match body {
                 Body::Whole(body) => Admitted::Forward(Box::new(Forward::new(head, body, call))),
                 Body::TooLarge => {
@@ -316,44 +349,103 @@ impl Core {
         if let Some(code) = refused {
             return refuse(code);
         }
-        let mut format = admission::format(head).map_err(|code| Box::new(Refusal::from(code)))?;
+        let format = admission::format(head).map_err(|code| Box::new(Refusal::from(code)))?;
         let body = admission::check_body(head, body)?;
-        self.values.clear();
-        let given = query.spec.decode(&bound, head.arguments, body, &mut self.values);
-        let given = given.map_err(|refused| Box::new(Refusal { code: refused.code, faults: refused.faults, allow: None }))?;
-        if let Some(chosen) = given.format {
-            format = chosen;
-        }
-        call.form.format = format;
+        call.timing = timed.map(|start| start.elapsed().as_nanos() as u64);
         call.form.coding = admission::coding(head);
+        if let Some(text) = body
+            && bulk::begins(text)
+            && !query.spec.declares(bulk::MEMBER)
+            && let Some(items) = bulk::calls(text)
+        {
+            let refused = match items.len() {
+                _ if format != Format::Json => Some(Code::NotAcceptable),
+                _ if query.write || !matches!(head.arguments, b"" | b"format=json") => Some(Code::BulkUnsupported),
+                1..=bulk::CALLS => None,
+                _ => Some(Code::BulkSize),
+            };
+            return match refused {
+                Some(code) => refuse(code),
+                None => Ok(Lane::Several(Box::new(Items { sight: sight_at, bound, body: text.to_vec(), items }))),
+            };
+        }
+        let asking = Asking { sight: sight_at, bound: &bound, format, arguments: head.arguments, body, head: Some(head) };
+        self.fill(call, &asking)
+    }
+
+    /// Takes a call's arguments: their values go to the places of its statement. Which lane it is for.
+    #[inline]
+    fn fill(&mut self, call: &mut Call, asking: &Asking<'_>) -> Result<Lane, Box<Refusal>> {
+        let internal = || Box::new(Refusal::from(Code::InternalError));
+        let Asking { bound, format, arguments, body, .. } = *asking;
+        let plan = call.plan.clone().ok_or_else(internal)?;
+        let tables = &*plan.tables;
+        let query_at = call.query.ok_or_else(internal)?;
+        let query = tables.queries.get(query_at as usize).ok_or_else(internal)?;
+        let key = call.key.and_then(|key| tables.keys.get(key)).ok_or_else(internal)?;
+        self.values.clear();
+        let given = query.spec.decode(bound, arguments, body, &mut self.values);
+        let given = given.map_err(|refused| Box::new(Refusal { code: refused.code, faults: refused.faults, allow: None }))?;
+        call.form.format = given.format.unwrap_or(format);
+        if call.form.protocol == Protocol::Part && call.form.format != Format::Json {
+            return Err(Box::new(Code::NotAcceptable.into()));
+        }
         call.values.clear();
-        admission::place(call, tables, query, query_at, sight_at, &self.values, &given, &key.id)?;
+        admission::place(call, tables, query, query_at, asking.sight, &self.values, &given, &key.id)?;
         if query.page.is_some() {
             call.link.extend_from_slice(b"/q/");
             call.link.extend_from_slice(query.name.as_bytes());
             call.link.push(b'?');
             let start = call.link.len();
             if body.is_none_or(<[u8]>::is_empty) {
-                url::without_cursor(head.arguments, &mut call.link);
+                url::without_cursor(arguments, &mut call.link);
             }
             if call.link.len() > start {
                 call.link.push(b'&');
             }
         }
-        if query.write {
+        if query.write
+            && let Some(head) = asking.head
+        {
             admission::idempotency(call, head, tables, query, &self.values)?;
         }
         if query.record_params {
             call.params = Some(admission::record(query, &self.values));
         }
         call.deadline = call.began + query.timeout;
-        call.timing = timed.map(|start| start.elapsed().as_nanos() as u64);
         let shared = query.shared && !call.is_stream() && call.traceparent.is_none() && {
             let standing = self.standings.get(query.slot as usize);
             standing.is_some_and(Standing::shared)
                 && plan.databases.get(query.connection as usize).and_then(|&at| self.databases.get(at)).is_some_and(Database::ready)
         };
         Ok(if shared { Lane::Shared } else { Lane::Exclusive })
+    }
+
+    /// Takes one of several calls in a body: it is asked, answered and recorded as if it were alone. `from` is the request that holds it.
+    pub fn admit_part(&mut self, from: &Call, items: &Items, item: &[u8], ticket: Ticket, output: &mut Output) -> Admitted {
+        let mut call = self.desk.call();
+        call.ticket = ticket;
+        call.form = Form { protocol: Protocol::Part, ..Form::default() };
+        (call.plan, call.key, call.key_slot, call.query) = (from.plan.clone(), from.key, from.key_slot, from.query);
+        (call.client, call.trace, call.traceparent) = (from.client, from.trace, from.traceparent.clone());
+        let asking = Asking { sight: items.sight, bound: &items.bound, format: Format::Json, arguments: b"", body: Some(item), head: None };
+        let lane = match item.first() {
+            Some(b'{') => self.fill(&mut call, &asking),
+            _ => Err(Box::new(Code::MalformedBody.into())),
+        };
+        match lane {
+            Ok(Lane::Shared) => self.queue(call, output),
+            Ok(Lane::Exclusive) => Admitted::Exclusive(call),
+            Ok(Lane::Forward | Lane::Several(_)) => {
+                self.desk.refuse(call, Code::InternalError, Cost::default(), Some(output));
+                Admitted::Told
+            }
+            Err(refusal) => {
+                let Refusal { code, faults, allow } = *refusal;
+                self.desk.refuse_with(call, code, &faults, allow, Cost::default(), Some(output));
+                Admitted::Told
+            }
+        }
     }
 
     #[inline]

@@ -5,7 +5,9 @@ use super::clock::Clock;
 use crate::codes::{Code, Fault};
 use crate::encode::{self, Malformed, cursor::Subject, problem};
 use crate::engine::shared;
+use crate::http::bulk;
 use crate::http::compress;
+use crate::http::head::Protocol;
 use crate::http::negotiate::Coding;
 use crate::http::output::Output;
 use crate::http::response::{self, Date, Length, Success};
@@ -252,6 +254,7 @@ impl Desk {
             if !form.head {
                 out.extend_from_slice(&body);
             }
+            bulk::end(form, out);
         });
         if run.is_some() {
             self.record(&call, Some(code), 0, body.len() as u64, cost);
@@ -305,6 +308,9 @@ impl Desk {
     ) {
         let number = call.ticket.number;
         let mut form = call.form;
+        if form.protocol == Protocol::Part && body.len() > bulk::ANSWER {
+            return self.refuse(call, Code::AnswerTooLarge, cost, Some(output));
+        }
         form.close = output.says_close(number, form.close);
         let (mut coding, mut sent) = (Coding::Identity, body);
         if form.coding != Coding::Identity && body.len() > COMPRESS_FROM {
@@ -323,6 +329,7 @@ impl Desk {
             if !form.head {
                 out.extend_from_slice(sent);
             }
+            bulk::end(form, out);
         });
         self.record(&call, None, rows.unwrap_or(0), body.len() as u64, cost);
         self.recycle(call);

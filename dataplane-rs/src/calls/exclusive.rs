@@ -181,6 +181,10 @@ impl Exclusive {
                         kept.extend_from_slice(&bytes);
                     }
                     let streams = self.call.query().is_some_and(|query| query.returns == Returns::Many && query.page.is_none());
+                    if kept.len() > KEPT && self.call.form.protocol == Protocol::Part {
+                        let database_us = self.leave().await.1;
+                        return self.too_large(database_us);
+                    }
                     if kept.len() > KEPT && streams {
                         return self.stream(kept, count).await;
                     }
@@ -204,6 +208,13 @@ impl Exclusive {
                 core.desk.rows(call, FlatRows { bytes: kept, count }, cost, output);
             }
         });
+    }
+
+    /// Not to be one answer among several.
+    fn too_large(self, database_us: u64) {
+        let (ticket, cost) = (self.call.ticket, self.cost(database_us));
+        let call = self.call;
+        self.worker.tell(ticket, |core, output| core.desk.refuse(call, Code::AnswerTooLarge, cost, output));
     }
 
     fn failed(self, failure: &Failure, database_us: u64) {

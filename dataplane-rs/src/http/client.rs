@@ -7,6 +7,7 @@ use super::output::Output;
 use super::response;
 use super::stream::Stream;
 use super::transport::Transport;
+use crate::calls::bulk::Bundle;
 use crate::config::Limits;
 use std::cell::Cell;
 use std::io::ErrorKind;
@@ -63,6 +64,8 @@ pub enum Way {
     Socket(Transport),
     /// By a stream of one that speaks HTTP/2: it asks once.
     Stream(Stream),
+    /// As one of several calls in a body: what they get is gathered.
+    Bundle(Bundle),
 }
 
 /// One connection, or what asks like one.
@@ -82,6 +85,8 @@ pub struct Client {
     pub task: Waker,
     /// For tasks of exclusive calls; there is none until one needs it.
     pub signal: Option<Rc<Signal>>,
+    /// Bundles of calls that it asked and that are not whole yet: index and generation.
+    pub bundles: Vec<(u32, u32)>,
     /// The end came: nothing more is read or written.
     pub gone: bool,
     /// Bare answers given.
@@ -111,6 +116,7 @@ impl Client {
         Self {
             way,
             fresh: true,
+            bundles: Vec::new(),
             peer,
             generation,
             output: Output::default(),
@@ -333,6 +339,9 @@ impl Client {
 
     /// Ends what takes too long; true when the connection is to be looked after now.
     pub fn sweep(&mut self, now: Instant, limits: &Limits, draining: bool) -> bool {
+        if matches!(self.way, Way::Bundle(_)) {
+            return false;
+        }
         let after = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
         self.grow_old(now);
         if self.output.backlog() > 0 || self.unflushed() {
@@ -367,6 +376,7 @@ impl Client {
                 }
                 return;
             }
+            Way::Bundle(_) => return,
         };
         while !self.output.pending().is_empty() && !self.gone {
             match socket.write_now(&self.task, self.output.pending()) {
@@ -399,7 +409,7 @@ impl Client {
     /// Unsent output above which nothing more is made for it, bytes.
     pub fn high_water(&self, limits: &Limits) -> usize {
         match &self.way {
-            Way::Socket(_) => limits.high_water,
+            Way::Socket(_) | Way::Bundle(_) => limits.high_water,
             Way::Stream(_) => limits.high_water.min(limits.stream_high_water),
         }
     }

@@ -15,6 +15,8 @@ pub enum Protocol {
     Http11,
     /// A stream of HTTP/2.
     Http2,
+    /// None of its own: one of the calls in a body (`http::bulk`).
+    Part,
 }
 
 /// Method of a request, as far as it matters.

@@ -8,7 +8,7 @@ use super::head;
 use super::server::Start;
 use super::stream::Stream;
 use super::transport::Transport;
-use super::worker::Worker;
+use super::worker::{Worker, forget};
 use crate::calls::call::Ticket;
 use crate::calls::core::Admitted;
 use crate::shutdown::Phase;
@@ -267,6 +267,7 @@ impl Session {
             Admitted::Told | Admitted::Queued => {}
             Admitted::Exclusive(call) => started.push(Start::Exclusive(call)),
             Admitted::Forward(forward) => started.push(Start::Forward(forward)),
+            Admitted::Several(call, items) => started.push(Start::Several(call, items)),
         }
         if client.output.backlog() > 0 && !std::mem::replace(&mut client.dirty, true) {
             worker.dirty.borrow_mut().push(id);
@@ -308,7 +309,8 @@ impl Session {
             } else {
                 return true;
             }
-            forget(clients.remove(id as usize));
+            let client = clients.remove(id as usize);
+            forget(clients, client);
             false
         });
     }
@@ -318,16 +320,11 @@ impl Session {
         let clients = &mut *self.worker.clients.borrow_mut();
         for (id, generation) in self.open.drain(..) {
             if clients.get(id as usize).is_some_and(|client| client.generation == generation) {
-                forget(clients.remove(id as usize));
+                let client = clients.remove(id as usize);
+                forget(clients, client);
             }
         }
     }
-}
-
-/// Tells its tasks that it is gone.
-fn forget(mut client: Client) {
-    client.gone = true;
-    client.notify();
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

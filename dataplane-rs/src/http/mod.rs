@@ -2,6 +2,7 @@
 //! (`output` keeps their order, `client` reads and writes one, `worker` is what the tasks
 //! of one thread share, `server` runs them).
 pub mod body;
+pub mod bulk;
 pub mod client;
 pub mod compress;
 pub mod forward;

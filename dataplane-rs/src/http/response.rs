@@ -1,4 +1,5 @@
 //! Heads of answers, in the contract's order of headers. Pure: appends bytes to a buffer.
+use super::bulk;
 use super::head::Protocol;
 use super::negotiate::Coding;
 use crate::codes::Code;
@@ -80,6 +81,9 @@ pub struct Success<'a> {
 /// Appends the head of a 200.
 #[inline]
 pub fn success(form: Form, date: &Date, answer: Success<'_>, out: &mut Vec<u8>) {
+    if form.protocol == Protocol::Part {
+        return bulk::success(&answer, out);
+    }
     out.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Type: ");
     out.extend_from_slice(form.format.content_type().as_bytes());
     run_id(answer.run, out);
@@ -127,6 +131,9 @@ pub fn success(form: Form, date: &Date, answer: Success<'_>, out: &mut Vec<u8>) 
 
 /// Appends the head of a problem. `run` is None when it could not be recorded.
 pub fn problem(form: Form, date: &Date, code: Code, run: Option<RunId>, allow: Option<&str>, length: usize, out: &mut Vec<u8>) {
+    if form.protocol == Protocol::Part {
+        return bulk::problem(code, run, out);
+    }
     out.extend_from_slice(status_line(code.status()));
     out.extend_from_slice(b"Content-Type: application/problem+json");
     if let Some(run) = run {
@@ -147,6 +154,20 @@ pub fn problem(form: Form, date: &Date, code: Code, run: Option<RunId>, allow: O
     out.extend_from_slice(date.text.as_bytes());
     out.extend_from_slice(b"\r\nContent-Length: ");
     number(length as u64, out);
+    end(form, out);
+}
+
+/// Appends the head of an answer to several calls in one body.
+pub fn bulk(form: Form, date: &Date, length: usize, coding: Coding, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Type: application/json");
+    out.extend_from_slice(b"\r\nCache-Control: private\r\nVary: Accept, Accept-Encoding, Authorization, X-API-Key\r\nDate: ");
+    out.extend_from_slice(date.text.as_bytes());
+    out.extend_from_slice(b"\r\nContent-Length: ");
+    number(length as u64, out);
+    if let Some(coding) = coding.name() {
+        out.extend_from_slice(b"\r\nContent-Encoding: ");
+        out.extend_from_slice(coding.as_bytes());
+    }
     end(form, out);
 }
 
@@ -259,7 +280,7 @@ fn end(form: Form, out: &mut Vec<u8>) {
     match form.protocol {
         Protocol::Http10 | Protocol::Http11 if form.close => out.extend_from_slice(b"\r\nConnection: close"),
         Protocol::Http10 => out.extend_from_slice(b"\r\nConnection: keep-alive"),
-        Protocol::Http11 | Protocol::Http2 => {}
+        Protocol::Http11 | Protocol::Http2 | Protocol::Part => {}
     }
     out.extend_from_slice(b"\r\n\r\n");
 }

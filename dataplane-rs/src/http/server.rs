@@ -8,10 +8,10 @@ use super::head::Head;
 use super::http2::{self, Sniffed};
 use super::tls::{Door, Doors};
 use super::transport::Transport;
-use super::worker::{Clients, Worker, deliver};
+use super::worker::{Clients, Worker, abandon, deliver};
 use crate::calls::call::{Call, Ticket};
-use crate::calls::core::{Admitted, Core};
-use crate::calls::{exclusive, forwarded};
+use crate::calls::core::{Admitted, Core, Items};
+use crate::calls::{bulk, exclusive, forwarded};
 use crate::config::Limits;
 use crate::http::forward::Gateway;
 use crate::lanes::hands::Hands;
@@ -95,6 +95,7 @@ async fn run(settings: Settings) -> std::io::Result<u64> {
         scratch: RefCell::new(vec![0; READ].into()),
         lane_scratch: RefCell::new(vec![0; READ].into()),
         doors,
+        bundles: RefCell::default(),
         sessions: RefCell::default(),
         sockets: Cell::new(0),
         limits,
@@ -219,6 +220,7 @@ async fn connection(worker: Rc<Worker>, socket: TcpStream, peer: SocketAddr) {
     let Some(mut client) = client else { return };
     client.gone = true;
     client.notify();
+    abandon(&mut worker.clients.borrow_mut(), std::mem::take(&mut client.bundles));
     let (Way::Socket(socket), input) = client.into_parts() else { return };
     match end {
         End::Left => {}
@@ -303,17 +305,23 @@ fn can_resume(client: &Client) -> bool {
 }
 
 /// A call that goes on in a task of its own.
-pub(super) enum Start {
+#[derive(Debug)]
+pub enum Start {
+    /// At a database.
     Exclusive(Box<Call>),
+    /// At the gateway.
     Forward(Box<forwarded::Forward>),
+    /// As several, each of which goes on by itself.
+    Several(Box<Call>, Box<Items>),
 }
 
 impl Start {
     /// Begins it.
-    pub(super) fn spawn(self, worker: &Rc<Worker>) {
+    pub fn spawn(self, worker: &Rc<Worker>) {
         match self {
             Self::Exclusive(call) => drop(spawn_local(exclusive::run(worker.clone(), call))),
             Self::Forward(forward) => drop(spawn_local(forwarded::run(worker.clone(), forward))),
+            Self::Several(call, items) => bulk::start(worker, call, &items),
         }
     }
 }
@@ -335,6 +343,10 @@ fn take(worker: &Worker, id: u32, client: &mut Client, data: &[u8], started: &mu
             }
             Admitted::Forward(forward) => {
                 started.push(Start::Forward(forward));
+                Taken::Done
+            }
+            Admitted::Several(call, items) => {
+                started.push(Start::Several(call, items));
                 Taken::Done
             }
         }
@@ -462,8 +474,10 @@ async fn release_synced(worker: Rc<Worker>, mut synced: watch::Receiver<u64>) {
                 let next = worker.held.borrow_mut().pop_front_if(|(number, ..)| *number <= done);
                 let Some((_, id, generation, position)) = next else { break };
                 let clients = &mut *worker.clients.borrow_mut();
-                if clients.get(id as usize).is_some_and(|client| client.generation == generation) {
-                    deliver(clients, id, position, now);
+                let known = clients.get(id as usize).is_some_and(|client| client.generation == generation);
+                if known && deliver(clients, id, position, now) {
+                    let core = worker.core.borrow();
+                    worker.complete(clients, &mut vec![id], &core.desk.date);
                 }
             }
             if !worker.held.borrow().is_empty() && synced.changed().await.is_err() {

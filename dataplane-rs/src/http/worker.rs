@@ -1,9 +1,11 @@
 //! What the tasks of one serving thread share, and the end of a turn: runs are committed, then answers leave.
 //! May reject: answers whose runs could not be recorded. IO: the spool and the clients' sockets, at a turn's end.
-use super::client::Client;
+use super::client::{Client, Way};
 use super::forward::Gateway;
 use super::output::{Output, Retracted};
+use super::response::Date;
 use super::tls::Doors;
+use crate::calls::bulk;
 use crate::calls::call::Ticket;
 use crate::calls::core::Core;
 use crate::calls::desk::Outputs;
@@ -42,6 +44,8 @@ pub struct Worker {
     pub(super) lane_scratch: RefCell<Box<[u8]>>,
     /// Whether new connections speak TLS.
     pub(super) doors: Arc<Doors>,
+    /// Bundles that may be whole; empty between turns, kept for its room.
+    pub(super) bundles: RefCell<Vec<u32>>,
     /// Tasks of connections that speak HTTP/2.
     pub(super) sessions: RefCell<Slab<Waker>>,
     /// Sockets of clients, those in a handshake included.
@@ -108,8 +112,28 @@ impl Worker {
         self.sessions.borrow().iter().for_each(|(_, task)| task.wake_by_ref());
     }
 
+    /// Gives the requests of bundles that are whole their answers, which leave at the end of another turn.
+    pub(super) fn complete(&self, clients: &mut Slab<Client>, bundles: &mut Vec<u32>, date: &Date) {
+        for id in bundles.drain(..) {
+            if let Some(asker) = bulk::complete(clients, id, date) {
+                self.dirty.borrow_mut().push(asker);
+            }
+            self.wake();
+        }
+    }
+
+    /// Has the driver look at a client's output at the turn's end.
+    pub fn soil(&self, id: u32) {
+        self.dirty.borrow_mut().push(id);
+    }
+
+    /// The driver is to run already.
+    pub fn woken(&self) -> bool {
+        self.woken.get()
+    }
+
     /// Tells clients of one index apart.
-    pub(super) fn generation(&self) -> u32 {
+    pub fn generation(&self) -> u32 {
         let generation = self.generations.get().wrapping_add(1);
         self.generations.set(generation);
         generation
@@ -146,10 +170,14 @@ impl Worker {
         let disk = self.spool.durability() == Durability::Disk;
         let (number, now) = (core.desk.recorder.commit_number(), core.desk.clock.now);
         let mut held = self.held.borrow_mut();
+        let mut bundles = std::mem::take(&mut *self.bundles.borrow_mut());
         for id in self.dirty.borrow_mut().drain(..) {
             let Some(client) = clients.get_mut(id as usize) else { continue };
             client.dirty = false;
             if recorded.is_err() {
+                if let Way::Bundle(bundle) = &mut client.way {
+                    bundle.unrecorded = true;
+                }
                 match client.output.retract(core.unrecorded()) {
                     Retracted::Replaced => {}
                     Retracted::StreamLost => client.signal().lost.set(true),
@@ -160,10 +188,12 @@ impl Worker {
             if disk {
                 held.push_back((number, id, client.generation, position));
                 settle(client);
-            } else {
-                deliver(clients, id, position, now);
+            } else if deliver(clients, id, position, now) {
+                bundles.push(id);
             }
         }
+        self.complete(clients, &mut bundles, &core.desk.date);
+        *self.bundles.borrow_mut() = bundles;
         if disk && !held.is_empty() {
             self.sync_wanted.notify_one();
         }
@@ -189,16 +219,36 @@ impl Worker {
     }
 }
 
-/// Has what stands before a position leave; a client that asked once is forgotten when it has its answer.
-pub(super) fn deliver(clients: &mut Slab<Client>, id: u32, position: u64, now: Instant) {
-    let Some(client) = clients.get_mut(id as usize) else { return };
+/// Has what stands before a position leave; a client that asked once is forgotten when it has its answer. True when it is a bundle, which may be
+/// whole.
+pub(super) fn deliver(clients: &mut Slab<Client>, id: u32, position: u64, now: Instant) -> bool {
+    let Some(client) = clients.get_mut(id as usize) else { return false };
     client.output.release(position);
     client.write(now);
     if client.served() {
         client.notify();
         clients.remove(id as usize);
-    } else {
-        settle(client);
+        return false;
+    }
+    settle(client);
+    matches!(client.way, Way::Bundle(_))
+}
+
+/// Takes leave of a client: tasks of its calls, and of those in its bundles, learn that it is gone.
+pub(super) fn forget(clients: &mut Slab<Client>, mut client: Client) {
+    client.gone = true;
+    client.notify();
+    abandon(clients, std::mem::take(&mut client.bundles));
+}
+
+/// Takes leave of a client's bundles.
+pub(super) fn abandon(clients: &mut Slab<Client>, bundles: Vec<(u32, u32)>) {
+    for (id, generation) in bundles {
+        if clients.get(id as usize).is_some_and(|bundle| bundle.generation == generation) {
+            let mut bundle = clients.remove(id as usize);
+            bundle.gone = true;
+            bundle.notify();
+        }
     }
 }
 

@@ -161,6 +161,11 @@ impl Spec {
         }
     }
 
+    /// There is a parameter of this name.
+    pub fn declares(&self, name: &str) -> bool {
+        self.position(name.as_bytes()).is_some()
+    }
+
     /// A key's bindings, checked like a caller's values.
     pub fn bound(&self, bind: &Map<String, Value>) -> Result<Bound, BindError> {
         if bind.is_empty() {

@@ -100,6 +100,13 @@ impl Plane {
         self.thread.take().unwrap().join().unwrap()
     }
 
+    /// Ends it; all that it recorded.
+    pub fn recorded(mut self) -> Vec<(String, i64, String, i64)> {
+        self.signal();
+        self.thread.take().unwrap().join().unwrap();
+        Self::runs(self.data.path())
+    }
+
     /// Rows of the store after a drain: (query, status, code, rows).
     pub fn runs(data: &Path) -> Vec<(String, i64, String, i64)> {
         let store = rusqlite::Connection::open(data.join("runs.sqlite")).unwrap();

@@ -11,6 +11,7 @@ from tailrace_contract.plan import BigNumbers, Mask, Missing, ParamPlan, ParamTy
 
 from tailrace_gateway.describe.catalog import granted, open_params
 from tailrace_gateway.describe.schemas import Schema, param_schema, row_schema
+from tailrace_gateway.serve import bulk
 from tailrace_gateway.serve.tables import Key, Query, Tables
 
 Object = dict[str, object]
@@ -23,6 +24,9 @@ _NOT_OF_QUERIES = frozenset({"malformed_request", "not_found", "client_closed", 
 _OF_WRITES = frozenset(
     {"constraint_violation", "idempotency_in_progress", "idempotency_mismatch", "idempotency_unavailable", "invalid_idempotency_key"}
 )
+
+
+_OF_SEVERAL = frozenset({"bulk_size", "answer_too_large"})
 
 
 def openapi(tables: Tables, key: Key) -> Object:
@@ -118,6 +122,7 @@ def _query_codes(query: Query) -> list[Code]:
         for code in CODES
         if code.name not in _NOT_OF_QUERIES
         and (plan.write or code.name not in _OF_WRITES)
+        and (not plan.write or code.name not in _OF_SEVERAL)
         and (missing or code.name != "row_not_found")
         and (plan.page or code.name != "invalid_cursor")
     ]
@@ -141,6 +146,16 @@ def _path(query: Query, masks: dict[int, Mask], key: Key) -> Object:
         "required": [param.name for param in params if param.required],
         "additionalProperties": False,
     }
+    if not plan.write and not query.spec.declares(bulk.MEMBER):
+        several: Schema = {"type": "array", "items": body, "minItems": 1, "maxItems": bulk.CALLS_LIMIT}
+        together: Schema = {
+            "type": "object",
+            "properties": {bulk.MEMBER: several},
+            "required": [bulk.MEMBER],
+            "additionalProperties": False,
+        }
+        body = {"anyOf": [body, together]}
+        answers = {**answers, "200": _or_several(_answer(query, masks))}
     post: Object = {
         "operationId": plan.name if plan.write else f"{plan.name}_post",
         "summary": plan.name,
@@ -208,6 +223,27 @@ def _answer(query: Query, masks: dict[int, Mask]) -> Object:
             "text/csv": {"schema": {"type": "string", "description": "RFC 4180 with a header line."}},
         },
     }
+
+
+def _or_several(answer: Object) -> Object:
+    """The answer of a POST: that of one call, or those of several."""
+    content = answer["content"]
+    assert isinstance(content, dict)
+    entry: Schema = {
+        "type": "object",
+        "required": ["status", "body"],
+        "properties": {
+            "status": {"type": "integer"},
+            "run": {"type": "string"},
+            "rows": {"type": "integer", "minimum": 0},
+            "truncated": {"type": "boolean"},
+            "next": {"type": "string", "description": "The next page: send its cursor with the same call."},
+            "body": {"anyOf": [content["application/json"]["schema"], {"$ref": "#/components/schemas/Problem"}]},
+        },
+    }
+    entries: Schema = {"type": "array", "description": "Of several calls in one body: one entry a call, in order.", "items": entry}
+    one = content["application/json"]["schema"]
+    return {**answer, "content": {**content, "application/json": {"schema": {"anyOf": [one, entries]}}}}
 
 
 def _own_paths() -> Object:

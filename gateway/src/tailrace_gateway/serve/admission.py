@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailrace_contract.codes import Fault
 from tailrace_contract.plan import Engine, QueryPlan, Returns, StatementPlan
@@ -125,25 +125,49 @@ def grant(request: Request, name: str, tables: Tables, key: Key, facts: Facts) -
     return Granted(key, query, sight, bound)
 
 
-def admit(request: Request, granted: Granted, tables: Tables, body: Body, facts: Facts) -> Admitted:
-    """Format (406), media type (415), body (413, 400), arguments (400), parameters (422), cursor (400), idempotency (400)."""
-    query = granted.query
+def screen(request: Request, body: Body) -> Format:
+    """Format (406), media type (415), size of the body (413)."""
     form = _format(request)
     if body.present:
         if not _is_json(request):
             raise Refused("unsupported_media_type")
         if body.too_large:
             raise Refused("body_too_large")
+    return form
+
+
+def admit(request: Request, granted: Granted, tables: Tables, form: Format, body: Body, facts: Facts) -> Admitted:
+    """Body (400), arguments (400), parameters (422), cursor (400), idempotency (400), of a request that was screened."""
+    admitted = _admit(granted, tables, form, request.arguments, body.data if body.present else None, facts)
+    idempotency = _idempotency(request, granted, admitted.given)
+    return admitted.call if idempotency is None else replace(admitted.call, idempotency=idempotency)
+
+
+def admit_part(granted: Granted, tables: Tables, text: str, facts: Facts) -> Admitted:
+    """The same of one of several calls in a body: `text` is its object."""
+    call = _admit(granted, tables, Format.JSON, b"", text.encode(), facts).call
+    if call.form is not Format.JSON:
+        raise Refused("not_acceptable")
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    call: Admitted
+    given: Given
+
+
+def _admit(granted: Granted, tables: Tables, form: Format, arguments: bytes, body: bytes | None, facts: Facts) -> _Taken:
+    query = granted.query
     try:
-        given = query.spec.decode(granted.bound, request.arguments, body.data if body.present else None)
+        given = query.spec.decode(granted.bound, arguments, body)
     except ArgumentsRefused as refused:
         raise Refused(refused.code, refused.faults) from None
     form = given.form or form
     statement, values, shown, limit = _statement(granted, tables, given, form)
-    idempotency = _idempotency(request, granted, given)
     if query.plan.record_params:
         facts.params = _recorded(query.plan, given)
-    return Admitted(granted, form, statement, values, shown, limit, body.present, idempotency)
+    return _Taken(Admitted(granted, form, statement, values, shown, limit, body is not None), given)
 
 
 def _format(request: Request) -> Format:

@@ -86,6 +86,10 @@ class Spec:
         if len(set(names)) != len(names):
             raise DeclarationError(f"parameter {next(name for name in names if names.count(name) > 1)}: is declared twice")
 
+    def declares(self, name: str) -> bool:
+        """There is a parameter of this name."""
+        return any(param.name == name for param in self._params)
+
     def bound(self, bind: Mapping[str, JsonValue]) -> Bound:
         """A key's bindings, checked like a caller's values. UndeclaredBinding, BindingError."""
         params = {param.name: param for param in self._params}

@@ -6,43 +6,65 @@ IO: the request's body, the database, the answer. A client who leaves cancels th
 
 import asyncio
 import time
+from collections.abc import Sequence
 from contextlib import aclosing, suppress
 
 from tailrace_contract.plan import Missing, QueryPlan, Returns
-from tailrace_gateway.serve.admission import Admitted, Body, Granted, Refused, admit, grant, prefers_timing
+from tailrace_gateway.observe import Event, observation
+from tailrace_gateway.serve import bulk
+from tailrace_gateway.serve.admission import Admitted, Body, Granted, Refused, admit, admit_part, grant, prefers_timing, screen
 from tailrace_gateway.serve.answer import Reply, Timing, next_link, success_fields
 from tailrace_gateway.serve.cursor import Subject, seal
 from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
-from tailrace_gateway.serve.exchange import ClientLeft, Exchange
+from tailrace_gateway.serve.exchange import ClientLeft, Exchange, Part
 from tailrace_gateway.serve.formats import affected
+from tailrace_gateway.serve.json_scan import Item, Kind
 from tailrace_gateway.serve.serving import Serving
 from tailrace_gateway.serve.tables import Key, Tables
 from tailrace_gateway.serve.values import Malformed
 
+AT_ONCE = 4
+"""Of several calls in one body, so many are at the database at a time."""
+
 
 async def answer_query(exchange: Exchange, serving: Serving, tables: Tables, key: Key, name: str) -> None:
-    """Answers one call of `/q/NAME`; Refused for whatever the checks find."""
-    granted = grant(exchange.request, name, tables, key, exchange.facts)
+    """Answers one call of `/q/NAME`, or several that stand in its body; Refused for whatever the checks find."""
+    request = exchange.request
+    granted = grant(request, name, tables, key, exchange.facts)
     deadline_s = asyncio.get_running_loop().time() + granted.query.plan.timeout_ms / 1000
-    body = await exchange.body() if exchange.request.method == "POST" else Body()
-    admitted = admit(exchange.request, granted, tables, body, exchange.facts)
-    checked_s = time.monotonic()
-    ask = Ask(
-        connection=granted.query.connection,
-        version=granted.query.plan.version,
+    body = await exchange.body() if request.method == "POST" else Body()
+    form = screen(request, body)
+    items = bulk.calls(granted, body)
+    if items is not None:
+        bulk.check(granted, form, request.arguments, items)
+        await _Several(exchange, serving, tables, granted, deadline_s).answer(items)
+        return
+    admitted = admit(request, granted, tables, form, body, exchange.facts)
+    ask = _ask(admitted, deadline_s, exchange.sampled_trace)
+    call = _Call(exchange, serving, tables, admitted, time.monotonic())
+    if ask.write:
+        await exchange.open_write()
+    await _unless_left(exchange, asyncio.ensure_future(call.stream(ask) if admitted.streamed else call.whole(ask)))
+
+
+def _ask(admitted: Admitted, deadline_s: float, trace: str | None) -> Ask:
+    query = admitted.granted.query
+    return Ask(
+        connection=query.connection,
+        version=query.plan.version,
         statement=admitted.statement,
-        columns=granted.query.plan.columns,
+        columns=query.plan.columns,
         values=admitted.values,
         limit=admitted.limit,
         deadline_s=deadline_s,
-        write=granted.query.plan.write,
+        write=query.plan.write,
         idempotency=admitted.idempotency,
-        trace=exchange.sampled_trace,
+        trace=trace,
     )
-    call = _Call(exchange, serving, tables, admitted, checked_s)
-    if ask.write:
-        await exchange.open_write()
-    work = asyncio.ensure_future(call.stream(ask) if admitted.streamed else call.whole(ask))
+
+
+async def _unless_left(exchange: Exchange, work: "asyncio.Future[None]") -> None:
+    """Waits for the work; when the client leaves first it is cancelled, and unless it could not be, ClientLeft."""
     leaving = asyncio.ensure_future(exchange.left())
     try:
         await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -59,6 +81,47 @@ async def answer_query(exchange: Exchange, serving: Serving, tables: Tables, key
             work.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await work
+
+
+class _Several:
+    """Calls in one body: each is asked, answered and recorded as if it were alone; their answers leave together."""
+
+    def __init__(self, exchange: Exchange, serving: Serving, tables: Tables, granted: Granted, deadline_s: float) -> None:
+        self._exchange = exchange
+        self._serving = serving
+        self._tables = tables
+        self._granted = granted
+        self._deadline_s = deadline_s
+        self._turn = asyncio.Semaphore(AT_ONCE)
+
+    async def answer(self, items: Sequence[Item]) -> None:
+        """Answers all of them."""
+        parts = self._exchange.parts(len(items))
+        try:
+            await _unless_left(self._exchange, asyncio.ensure_future(self._all(parts, items)))
+        finally:
+            for part in parts:
+                await part.gone()  # Does nothing for one that is recorded.
+        await self._exchange.finish_parts(bulk.together([part.reply for part in parts if part.reply is not None]))
+
+    async def _all(self, parts: Sequence[Part], items: Sequence[Item]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for part, item in zip(parts, items, strict=True):
+                group.create_task(self._one(part, item))
+
+    async def _one(self, part: Part, item: Item) -> None:
+        async with self._turn:
+            try:
+                if item.kind is not Kind.OBJECT:
+                    raise Refused("malformed_body")
+                admitted = admit_part(self._granted, self._tables, item.text, part.facts)
+                call = _Call(part, self._serving, self._tables, admitted, time.monotonic())
+                await call.whole(_ask(admitted, self._deadline_s, part.sampled_trace))
+            except Refused as refused:
+                await part.refuse(refused.code, refused.faults)
+            except Exception as error:
+                self._serving.observe(observation(Event.CALL_FAILED, run=part.run_id, error=type(error).__name__, at="bulk"))
+                await part.refuse("internal_error")
 
 
 class _Call:

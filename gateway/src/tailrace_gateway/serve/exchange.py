@@ -8,13 +8,15 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from tailrace_contract.codes import Fault
 from tailrace_contract.run import Epoch, Run, Sequence, ServedBy, client_class, parse_run_id, run_id
 from tailrace_gateway.observe import Event, Observer, observation
-from tailrace_gateway.serve.admission import BODY_LIMIT_BYTES, Body, Facts
+from tailrace_gateway.serve.admission import BODY_LIMIT_BYTES, Body, Facts, Refused
 from tailrace_gateway.serve.answer import Fields, Reply, refusal
+from tailrace_gateway.serve.bulk import fitting
 from tailrace_gateway.serve.recording import Recorder, RunsUnavailable
 from tailrace_gateway.serve.request import Address, Request
 
@@ -150,6 +152,13 @@ class Exchange:
 
     async def finish(self, reply: Reply) -> None:
         """Stores the run and sends the whole answer."""
+        reply = await self._store(reply)
+        self.started = True
+        await self._head(reply.status, [*reply.fields, *self._private(reply.code)])
+        await self._send({"type": "http.response.body", "body": reply.body})
+
+    async def _store(self, reply: Reply) -> Reply:
+        """Stores the run; what may be sent then."""
         self.facts.rows = reply.rows
         status = 499 if self.left_early else reply.status
         run = self._run(status, reply.code, len(reply.body))
@@ -162,9 +171,19 @@ class Exchange:
                     reply = refusal("spool_full", None, time.time())
         self._stored = True
         self._tell(status, reply.code)
-        self.started = True
-        await self._head(reply.status, [*reply.fields, *self._private(reply.code)])
-        await self._send({"type": "http.response.body", "body": reply.body})
+        return reply
+
+    def parts(self, count: int) -> "list[Part]":
+        """Several calls that this request holds. From here on it has no run of its own. Refused when the data plane records it: it has one id."""
+        if self._forwarded_id is not None:
+            raise Refused("bulk_unsupported")
+        made = [Part(self) for _ in range(count)]
+        self._stored = True
+        return made
+
+    async def finish_parts(self, reply: Reply) -> None:
+        """Sends the answer to all of them."""
+        await self.finish_unrecorded(reply)
 
     async def open_write(self) -> None:
         """Stores the run as open before the database is asked: a write that can't be recorded must not happen. RunsUnavailable."""
@@ -223,6 +242,20 @@ class Exchange:
     async def _head(self, status: int, fields: Fields) -> None:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+class Part(Exchange):
+    """One of several calls in a body: recorded as a call of its own; its answer is kept in `reply` instead of being sent."""
+
+    def __init__(self, whole: Exchange) -> None:
+        super().__init__(whole.request, whole._receive, whole._send, whole._recorder, whole._observe, None)
+        self.facts = replace(whole.facts)
+        self.address = whole.address
+        self.reply: Reply | None = None
+
+    async def finish(self, reply: Reply) -> None:
+        """Stores the run and keeps the answer."""
+        self.reply = await self._store(fitting(reply, self.run_id))
 
 
 def forwarded_id(value: bytes | None) -> str | None:
