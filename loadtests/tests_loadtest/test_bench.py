@@ -1,5 +1,6 @@
 """The parts of the figures that are pure, and the yardstick's server."""
 
+import json
 import os
 import re
 import urllib.request
@@ -13,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tailrace_contract import document
 from tailrace_loadtest import cases
-from tailrace_loadtest.bench import chart, scale
+from tailrace_loadtest.bench import __main__ as program
+from tailrace_loadtest.bench import chart, curves, scale
 from tailrace_loadtest.bench.bars import judge
 from tailrace_loadtest.bench.case import BadCase, Case, Load, parse
 from tailrace_loadtest.bench.case import bars as all_bars
+from tailrace_loadtest.bench.curves import Point
 from tailrace_loadtest.bench.rounds import Results, calls_per_cpu_second, wanted
 from tailrace_loadtest.bench.session import supported
 from tailrace_loadtest.bench.verdict import Range, lowest, times
@@ -116,6 +119,20 @@ def test_bars_of_loads() -> None:
     assert not judge(CASES["plain"], played(CASES["plain"], slow, fast)).met
 
 
+def test_a_curve_collapses_when_it_falls_below_half_of_its_best() -> None:
+    def points(*costs: float) -> list[Point]:
+        return [Point(10.0**n, [report(us)]) for n, us in enumerate(costs)]
+
+    assert curves.verdict("clients", "calls", points(50.0, 10.0, 19.0)).met
+    assert not curves.verdict("clients", "calls", points(50.0, 10.0, 21.0)).met
+    assert curves.verdict("clients", "calls", points(10.0, 10.0)).line() == (
+        "bar curve-clients: 1: 100,000, 10: 100,000 calls goal none collapses met"
+    )
+    assert not curves.verdict("clients", "calls", [Point(1, [report(10.0, right=999)])]).met, "wrong answers"
+    assert not curves.verdict("clients", "calls", []).met
+    assert Point(1, [report(10.0)], each=100).per_cpu.median == 10_000_000
+
+
 def test_wrong_answers_are_never_met() -> None:
     case = CASES["plain"]
     found = judge(case, played(case, [report(1.0, right=999)], [report(50.0)]))
@@ -157,3 +174,20 @@ def test_nginx_answers() -> None:
         pytest.fail(str(missing)) if os.environ.get("CI") else pytest.skip(str(missing))
     with server, urllib.request.urlopen(f"{server.url}/q/user?path=x", timeout=5) as answer:
         assert b'"tier"' in answer.read()
+
+
+@pytest.mark.postgres
+@pytest.mark.dataplane
+@pytest.mark.timeout(600)
+def test_a_small_run_ends_with_a_line_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whether it all holds together; what it measures on the way is nobody's business."""
+    monkeypatch.setattr("sys.argv", ["bench", "--small", "--only", "own", "recorded", "answer", "--output", str(tmp_path)])
+    program.main()
+    lines = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.split(":")[0] for line in lines] == ["bar own", "bar recorded", "bar curve-answer"]
+    assert "(0 missing, 0 doubled)" in lines[1]
+    found = json.loads((tmp_path / "bench.json").read_text())
+    assert set(found["bars"]) == {"own", "recorded", "curve-answer"}
+    assert found["loads"][0]["wrong"] == 0
+    for name in ("bench.svg", "curve-answer.svg"):
+        ET.fromstring((tmp_path / name).read_text())

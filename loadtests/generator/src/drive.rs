@@ -68,7 +68,10 @@ impl Judge<'_> {
         stats.latency.saturating_record(now.saturating_sub(flight.intended));
         let whole = answer.size == answer.body.len() as u64;
         match template.expect.check(&template.keys, flight.key, answer.status, answer.body, whole, &mut self.scratch) {
-            Verdict::Right => stats.right += 1,
+            Verdict::Right => {
+                stats.right += 1;
+                stats.answer.saturating_record(now.saturating_sub(flight.sent));
+            }
             Verdict::OtherStatus if self.load.tolerate.contains(&answer.status) => {}
             verdict => {
                 if verdict == Verdict::WrongBody {

@@ -55,6 +55,8 @@ pub struct Stats {
     pub errors: Errors,
     /// From the intended send time, ns.
     pub latency: Histogram<u64>,
+    /// Of right answers, from when the call was sent, ns.
+    pub answer: Histogram<u64>,
     /// Sent so long after the intended time, ns.
     pub behind: Histogram<u64>,
     /// First wrong ones, for people.
@@ -83,6 +85,7 @@ impl Stats {
             templates: vec![0; templates],
             errors: Errors::default(),
             latency: histogram(),
+            answer: histogram(),
             behind: histogram(),
             samples: Vec::new(),
         }
@@ -205,6 +208,7 @@ impl Report {
             "without_run_id": stats.without_run_id,
             "body_bytes": stats.bytes,
             "latency_ms": quantiles(&stats.latency),
+            "answered_ms": quantiles(&stats.answer),
             "behind_ms": quantiles(&stats.behind),
             "own_us_per_call": per_call_us(self.own_ns),
             "cpu": processes,

@@ -144,7 +144,7 @@ fn bodies_keys_and_headers_go_over_h2() {
 #[test]
 fn a_reset_stream_costs_one_call_and_no_other() {
     let fault = |number: u64, respond: &mut h2::server::SendResponse<Bytes>| {
-        let chosen = number % 10 == 0;
+        let chosen = number.is_multiple_of(10);
         if chosen {
             respond.send_reset(h2::Reason::REFUSED_STREAM);
         }

@@ -11,11 +11,11 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tailrace_loadtest.bench import bars, chart, rounds, singles
+from tailrace_loadtest.bench import bars, chart, curves, overload, rounds, singles, stream
 from tailrace_loadtest.bench.case import Case
 from tailrace_loadtest.bench.case import bars as all_bars
 from tailrace_loadtest.bench.session import Session, opened
@@ -23,7 +23,17 @@ from tailrace_loadtest.bench.verdict import Verdict
 from tailrace_loadtest.generator import ROOT
 
 QUICK = ("plain", "plain-40k", "deep", "own", "db", "governed", "alone", "recorded")
-CURVES: tuple[str, ...] = ()
+MORE: Mapping[str, Callable[[Session, argparse.Namespace], Verdict]] = {
+    "clients": lambda session, given: curves.clients(session, given.rounds, given.seconds / 2),
+    "queries": lambda session, given: curves.queries(session, given.rounds, given.seconds / 2, given.small),
+    "keys": lambda session, given: curves.keys(session, given.rounds, given.seconds / 2, given.small),
+    "answer": lambda session, given: curves.answers(session, given.rounds, given.seconds / 2),
+    "distance": lambda session, given: curves.distance(session, given.rounds, given.seconds / 2),
+    "rows": lambda session, given: curves.rows(session, given.rounds, given.seconds / 2),
+    "overload": lambda session, given: overload.overload(session, given.rounds, given.seconds),
+    "stream": lambda session, given: stream.stream(session, given.rounds, given.seconds),
+}
+"""What is measured beside the bars."""
 
 
 def say(text: str) -> None:
@@ -92,6 +102,19 @@ def judged(cases: Sequence[Case], session: Session, options: argparse.Namespace,
     return [found[case.id] for case in cases]
 
 
+def more(session: Session, options: argparse.Namespace) -> list[Verdict]:
+    """Curves and the rest that was chosen. What breaks one of them is told as its verdict, and the others go on."""
+    found = []
+    for name, measure in MORE.items():
+        if name in options.only:
+            try:
+                found.append(measure(session, options))
+            except (RuntimeError, OSError) as error:
+                found.append(Verdict(name, "not measured", "", False, str(error).splitlines()[0]))
+            say(found[-1].line())
+    return found
+
+
 def write(folder: Path, results: dict[str, Any]) -> None:
     """bench.json, and what can be drawn of it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,6 +123,11 @@ def write(folder: Path, results: dict[str, Any]) -> None:
     drawn = sorted(((name, span["low"], span["median"], span["high"]) for name, span in spans), key=lambda row: -row[2])
     if drawn:
         (folder / "bench.svg").write_text(chart.ranges("Calls per CPU-second of the server", "", drawn))
+    lines = {name.removeprefix("curve-"): bar["details"] for name, bar in results.get("bars", {}).items() if name.startswith("curve-")}
+    for name, points in lines.items():
+        line = [(float(point["x"]), float(point["per_cpu"]["median"])) for point in points]
+        drawing = chart.curves(f"Work per CPU-second of the data plane by {name}", name, "per CPU-second", {"tailrace": line})
+        (folder / f"curve-{name}.svg").write_text(drawing)
     say(f"written to {folder}")
 
 
@@ -111,9 +139,10 @@ def run(options: argparse.Namespace) -> int:
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir="/var/tmp") as home:
         cases = [case for case in chosen if case.database == "postgres"]
-        if cases:
+        if cases or set(MORE) & set(options.only):
             with opened(options.rows, Path(home)) as session:
-                verdicts += judged(cases, session, options, results)
+                others = more(session, options)
+                verdicts += judged(cases, session, options, results) + others
                 results["skipped"] = session.missing
     verdicts += [bars.absent(case, f"no {case.database} in this bench yet") for case in chosen if case.database != "postgres"]
     if results.get("loads"):
@@ -131,7 +160,7 @@ def main() -> int:
     """Parses the command line."""
     known = [case.id for case in all_bars()]
     cli = argparse.ArgumentParser(prog="python -m tailrace_loadtest.bench", description=(__doc__ or "").splitlines()[0])
-    cli.add_argument("--only", nargs="+", metavar="ID", choices=[*known, *CURVES], help=f"of {', '.join([*known, *CURVES])}")
+    cli.add_argument("--only", nargs="+", metavar="ID", choices=[*known, *MORE], help=f"of {', '.join([*known, *MORE])}")
     cli.add_argument("--rounds", type=int, default=3)
     cli.add_argument("--seconds", type=float, default=6, help="of one load")
     cli.add_argument("--rows", type=int, default=1_000_000)
@@ -144,7 +173,7 @@ def main() -> int:
         options.only = options.only or list(QUICK)
     if options.small:
         options.rounds, options.seconds, options.rows = 1, 0.5, min(options.rows, 10_000)
-    options.only = options.only or [*known, *CURVES]
+    options.only = options.only or [*known, *MORE]
     return run(options)
 
 
