@@ -10,7 +10,7 @@ CREATE TABLE crm.customers (
     phone char(16) NOT NULL, credit enum('GC', 'BC') NOT NULL, balance decimal(12, 2) NOT NULL, since datetime NOT NULL, KEY (district, last_name));
 CREATE TABLE orders.orders (
     district int, number int, customer bigint NOT NULL, entered datetime NOT NULL, carrier tinyint, line_count tinyint NOT NULL,
-    PRIMARY KEY (district, number), KEY (customer, number));
+    PRIMARY KEY (district, number), UNIQUE (customer, number));
 CREATE TABLE orders.order_lines (
     district int, order_number int, number tinyint, item int NOT NULL, quantity smallint NOT NULL, amount decimal(8, 2) NOT NULL, delivered datetime,
     PRIMARY KEY (district, order_number, number));
