@@ -276,7 +276,7 @@ def test_the_numbers() -> None:
     assert status["url"] == "http://shop.retail.svc"
     assert status["replicas"] == 2
     assert status["selector"] == f"tailrace.dev/queryapi-uid={UID}"
-    assert status["queries"] == {"total": 6, "served": 6, "refused": []}
+    assert status["queries"] == {"total": 6, "served": 6, "coalesced": 0, "refused": []}
     assert status["keys"] == 2
 
 

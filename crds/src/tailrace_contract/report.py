@@ -36,6 +36,8 @@ class QueriesReport(Plan):
     total: Count
     served: Count
     """With a plan for every role that they are granted to."""
+    coalesced: Count = 0
+    """Whose waiting callers share statements."""
     refused: Annotated[tuple[RefusedReport, ...], Field(max_length=REFUSED_SHOWN)] = ()
     """The first of the others."""
 

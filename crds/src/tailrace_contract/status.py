@@ -78,6 +78,8 @@ class QueriesStatus(Observed):
     """In the spec and its ConfigMaps."""
     served: Count
     """With a plan for every role that they are granted to."""
+    coalesced: Count = 0
+    """Whose waiting callers share statements; `kubectl tailrace explain` says why the others don't."""
     refused: Annotated[tuple[RefusedQuery, ...], Field(max_length=REFUSED_SHOWN)] = ()
     """Those that are not; the first 20."""
 

@@ -40,6 +40,8 @@ wire! {
         pub total: u64,
         /// With a plan for every role that they are granted to.
         pub served: u64,
+        /// Whose waiting callers share statements.
+        pub coalesced: u64,
         /// The first of the others.
         pub refused: Vec<RefusedQuery>,
     }

@@ -19,6 +19,28 @@ LANES = {
 }
 """Codes of `exclusiveBecause` for people; an unknown one is shown as it is."""
 
+ALONE = {
+    "": "callers that wait at the same moment share one statement",
+    "off": "coalesce.mode is off",
+    "write": "a write is never shared",
+    "paged": "it has pages",
+    "engine": "its engine has no shared statements",
+    "pooler": "a pooler stands in front of the database",
+    "exclusive": "it does not use the shared lane",
+    "no_parameters": "it has no parameters",
+    "not_probed": "the database's own parse tree could not be had (no TEMP right, or a standby)",
+    "many_rows": "it returns many rows without a LIMIT of at most 100",
+    "locks": "it locks rows",
+    "row_security": "a table that it reads has row-level security",
+    "array_type": "a parameter's type has no plain array type",
+    "not_prepared": "the database does not accept it for several callers at once",
+    "other_shape": "for several callers at once the database describes other columns",
+    "not_explained": "the database could not plan it",
+    "sequential_scan": "for several callers at once the database would scan a table that one caller reaches by an index",
+    "cost": "for several callers at once it would be planned far dearer",
+}
+"""Codes of `notCoalescedBecause` for people; an unknown one is shown as it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -45,6 +67,9 @@ class Admission:
     bound: tuple[str, ...] = ()
     lane: str = ""
     because: str = ""
+    coalesced: bool = False
+    alone: str = ""
+    """Why calls share a statement, or don't."""
     timeout_ms: int = 0
     paged: bool = False
     place: str = ""
@@ -82,6 +107,8 @@ def admissions(
                 bound=tuple(sorted(key.bind)),
                 lane="shared" if query.shared else "exclusive",
                 because=LANES.get(query.exclusive_because, query.exclusive_because),
+                coalesced=query.coalesce is not None,
+                alone=ALONE.get(query.not_coalesced_because, query.not_coalesced_because),
                 timeout_ms=query.timeout_ms,
                 paged=query.page is not None,
                 place=place,

@@ -73,7 +73,8 @@ def report(published: Published) -> Report | None:
         RefusedReport(name=unit.name, role=unit.role, code=unit.code, message=unit.hint[:MESSAGE_LENGTH]) for unit in units[:REFUSED_SHOWN]
     ]
     names = {query.name for query in snapshot.queries}
-    queries = QueriesReport(total=len(names | refused), served=len(names - refused), refused=tuple(shown))
+    coalesced = sum(query.coalesce is not None for query in snapshot.queries)
+    queries = QueriesReport(total=len(names | refused), served=len(names - refused), coalesced=coalesced, refused=tuple(shown))
     live = {key.id for key in snapshot.keys}
     refused_keys = {
         unit.name: unit.hint[:MESSAGE_LENGTH]

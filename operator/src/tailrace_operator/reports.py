@@ -44,6 +44,7 @@ class _Refused(_Part):
 class _Queries(_Part):
     total: Annotated[int, Field(ge=0, lt=2**31)] = 0
     served: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    coalesced: Annotated[int, Field(ge=0, lt=2**31)] = 0
     refused: Annotated[tuple[_Refused, ...], Field(max_length=_REFUSED_READ)] = ()
 
 
@@ -150,6 +151,7 @@ def merged(reports: tuple[GatewayReport, ...], most: int) -> tuple[QueriesStatus
     queries = QueriesStatus(
         total=max(report.queries.total for report in reports),
         served=min(report.queries.served for report in reports),
+        coalesced=min(report.queries.coalesced for report in reports),
         refused=tuple(refused[key] for key in sorted(refused))[:most],
     )
     return queries, min(report.keys for report in reports)

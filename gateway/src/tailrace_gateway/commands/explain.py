@@ -71,4 +71,5 @@ def show(found: list[Admission], console: Console) -> None:
         console.line(f"    columns   {', '.join(masked) or 'none'}")
         if admission.bound:
             console.line(f"    fixed     {', '.join(admission.bound)}: by the key, callers can't send them")
+        console.line(f"    callers   {'coalesced' if admission.coalesced else 'not coalesced'}: {admission.alone}")
         console.line(f"    lane      {admission.lane}: {admission.because}; timeout {format_duration(admission.timeout_ms)}")

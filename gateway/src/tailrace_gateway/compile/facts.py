@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from tailrace_contract.plan import BigNumbers, ColumnPlan, Engine, PagePlan, ParamPlan, StatementPlan
+from tailrace_contract.plan import BigNumbers, CoalescePlan, ColumnPlan, Engine, PagePlan, ParamPlan, StatementPlan
 
 from tailrace_gateway.compile.decision import Rules
 from tailrace_gateway.compile.lineage import Lineage, Origin
@@ -14,7 +14,7 @@ from tailrace_gateway.compile.spec import ParamSpec, QuerySpec, RoleSpec
 class Facts:
     """One compiled statement.
 
-    `exclusive_because` is empty when it may run in the shared lane. `depends` is a digest over definitions that answers depend on and that the
+    `exclusive_because` is empty when it may run in the shared lane, `not_coalesced_because` when waiting callers share a statement. `depends` is a digest over definitions that answers depend on and that the
     plan doesn't show (views). `page_columns` are positions of page keys in `columns`.
     """
 
@@ -24,6 +24,8 @@ class Facts:
     page: PagePlan | None
     lineage: Lineage
     exclusive_because: str
+    coalesce: CoalescePlan | None = None
+    not_coalesced_because: str = "engine"
     depends: str = ""
 
     @property

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from tailrace_contract.apikey import ApiKey
 from tailrace_contract.plan import (
     ApiPlan,
+    CoalesceMode,
     EmbeddedStorePlan,
     Nothing,
     PostgresStorePlan,
@@ -20,12 +21,13 @@ from tailrace_contract.plan import (
     SourceKind,
     TlsPlan,
 )
-from tailrace_contract.queryapi import Connection, Parameter, Query, QueryAPI, Role
+from tailrace_contract.queryapi import Coalesce, Connection, Parameter, Query, QueryAPI, Role
 from tailrace_contract.resource import SecretKeySource
 from tailrace_contract.runstore import RunStore
 
 from tailrace_gateway.compile.spec import (
     ApiSpec,
+    CoalesceSpec,
     ConnectionSpec,
     KeySpec,
     MaskSpec,
@@ -223,8 +225,13 @@ def _query(query: Query) -> QuerySpec:
         write=query.write,
         timeout_ms=query.timeout_ms,
         page=PageSpec(query.page.key, query.page.default_size, query.page.max_size) if query.page is not None else None,
+        coalesce=_coalesce(query.coalesce or Coalesce()),
         record_params=query.record == "params",
     )
+
+
+def _coalesce(wanted: Coalesce) -> CoalesceSpec | None:
+    return CoalesceSpec(wanted.max_batch, wanted.max_in_flight) if wanted.mode is CoalesceMode.AUTO else None
 
 
 def _role(role: Role) -> RoleSpec:

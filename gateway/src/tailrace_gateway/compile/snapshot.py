@@ -163,6 +163,7 @@ def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: Con
             timeout_ms=timeout_ms,
             statement=StatementPlan(sql=""),
             exclusive_because="refused",
+            not_coalesced_because="refused",
             refused=refused,
         )
     plan = QueryPlan(
@@ -180,13 +181,16 @@ def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: Con
         page=facts.page,
         shared=not facts.exclusive_because,
         exclusive_because=facts.exclusive_because,
+        coalesce=facts.coalesce,
+        not_coalesced_because=facts.not_coalesced_because,
     )
     return plan.model_copy(update={"version": version_of(plan, connection, facts.depends)})
 
 
 def version_of(plan: QueryPlan, connection: ConnectionPlan, depends: str) -> str:
-    """16 hex digits over everything that the answers depend on; where the query stands in the snapshot and who may call it don't count."""
-    text = plan.model_dump_json(by_alias=True, exclude={"version", "connection"})
+    """16 hex digits over everything that the answers depend on; where the query stands in the snapshot, who may call it and whether callers
+    share a statement don't count."""
+    text = plan.model_dump_json(by_alias=True, exclude={"version", "connection", "coalesce", "not_coalesced_because"})
     where = connection.model_dump_json(by_alias=True, include={"name", "engine", "session"})
     # Which Secret, not where it is mounted: the same resources give the same versions in every data directory.
     where += "\n" + "/".join(connection.url_file.split("/")[-3:])

@@ -62,6 +62,14 @@ class PageSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CoalesceSpec:
+    """Waiting callers share a statement where that is proven to answer alike."""
+
+    max_batch: int = 256
+    max_in_flight: int = 2
+
+
+@dataclass(frozen=True, slots=True)
 class QuerySpec:
     """A saved query as its author wrote it."""
 
@@ -74,6 +82,8 @@ class QuerySpec:
     write: bool = False
     timeout_ms: int | None = None
     page: PageSpec | None = None
+    coalesce: CoalesceSpec | None = CoalesceSpec()
+    """None: each call has its own statement."""
     record_params: bool = False
     twice: str = ""
     """Why the name is refused: where the others of this name stand. Empty: it is the only one."""

@@ -4,7 +4,7 @@ Rejects units (`RefusedError`). IO through `Session`.
 """
 
 from tailrace_contract.codes import Refusal
-from tailrace_contract.plan import BigNumbers, Engine, PagePlan, StatementPlan
+from tailrace_contract.plan import BigNumbers, Engine, PagePlan, Pooler, StatementPlan
 
 from tailrace_gateway.compile.facts import Facts, RoleOnDatabase
 from tailrace_gateway.compile.lanes import exclusive_because
@@ -12,6 +12,7 @@ from tailrace_gateway.compile.lineage import Lineage, Origin
 from tailrace_gateway.compile.placeholders import first_word, place
 from tailrace_gateway.compile.postgres import catalog as catalogs
 from tailrace_gateway.compile.postgres import nodetree, rules
+from tailrace_gateway.compile.postgres.coalescing import Statement, coalesced
 from tailrace_gateway.compile.postgres.describe import column_plans, param_plan, typed
 from tailrace_gateway.compile.postgres.lineage import walk
 from tailrace_gateway.compile.postgres.nodetree import Node, NotATreeError
@@ -88,15 +89,22 @@ class PostgresDatabase:
                 raise RefusedError(Refusal.PAGE_KEY, "without TEMP right on the database (or on a standby) no key can be proven")
             page = page_plan(self._session, self.catalog, self._prover, query.page, tree, placed, statement, columns)
         timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
+        limit = _constant_limit(tree) if tree is not None else None
+        because = exclusive_because(query, timeout_ms, page, walked.volatile, limit)
+        tables = walked.lineage.tables | walked.lineage.written
+        if self._spec.pooler is Pooler.TRANSACTION:
+            batch, alone = None, "pooler"
+        else:
+            batch, alone = coalesced(self._session, self.catalog, query, Statement(placed, statement, tree, limit, tables, because))
         return Facts(
             params=tuple(param_plan(types, param, oids[n]) for n, param in enumerate(query.params)),
             columns=columns,
             statement=StatementPlan(sql=placed.sql, params=placed.params, oids=statement.oids),
             page=page,
             lineage=walked.lineage,
-            exclusive_because=exclusive_because(
-                query, timeout_ms, page, walked.volatile, _constant_limit(tree) if tree is not None else None
-            ),
+            exclusive_because=because,
+            coalesce=batch,
+            not_coalesced_because=alone,
             depends=self._depends(walked.lineage),
         )
 
