@@ -164,7 +164,11 @@ def test_charts_are_to_scale() -> None:
 def test_fields_that_a_version_does_not_know_are_left_out_and_named() -> None:
     documents, missing = supported(cases.path("bench.yaml").read_text())
     assert all(not isinstance(document.read(each), list) for each in documents)
-    assert set(missing) <= {"coalesce", "cache"}
+    assert set(missing) <= {"cache"}
+    invented = cases.path("bench.yaml").read_text().replace("coalesce:", "crystallise:")
+    documents, missing = supported(invented, ("crystallise", "cache"))
+    assert "crystallise" in missing
+    assert all(not isinstance(document.read(each), list) for each in documents)
 
 
 def test_nginx_answers() -> None:

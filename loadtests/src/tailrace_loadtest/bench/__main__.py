@@ -21,6 +21,7 @@ from tailrace_loadtest.bench.case import bars as all_bars
 from tailrace_loadtest.bench.session import Session, opened
 from tailrace_loadtest.bench.verdict import Verdict
 from tailrace_loadtest.generator import ROOT
+from tailrace_loadtest.servers.postgres import ServerMissing
 
 QUICK = ("plain", "plain-40k", "deep", "own", "db", "governed", "alone", "recorded")
 MORE: Mapping[str, Callable[[Session, argparse.Namespace], Verdict]] = {
@@ -115,6 +116,19 @@ def more(session: Session, options: argparse.Namespace) -> list[Verdict]:
     return found
 
 
+def elsewhere(kind: str, cases: Sequence[Case], home: Path, options: argparse.Namespace, results: dict[str, Any]) -> list[Verdict]:
+    """The bars of another database; one that can't be had or served is told as their verdict."""
+    if not cases:
+        return []
+    folder = home / kind
+    folder.mkdir()
+    try:
+        with opened(options.rows, folder, kind) as session:
+            return judged(cases, session, options, results)
+    except (ServerMissing, RuntimeError) as error:
+        return [bars.absent(case, " ".join(str(error).split())[:300]) for case in cases]
+
+
 def write(folder: Path, results: dict[str, Any]) -> None:
     """bench.json, and what can be drawn of it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,7 +158,8 @@ def run(options: argparse.Namespace) -> int:
                 others = more(session, options)
                 verdicts += judged(cases, session, options, results) + others
                 results["skipped"] = session.missing
-    verdicts += [bars.absent(case, f"no {case.database} in this bench yet") for case in chosen if case.database != "postgres"]
+        for kind in ("mariadb", "six"):
+            verdicts += elsewhere(kind, [case for case in chosen if case.database == kind], Path(home), options, results)
     if results.get("loads"):
         say(table(results["loads"], SHOWN))
     results["bars"] = {verdict.bar: verdict.to_json() for verdict in verdicts}

@@ -36,18 +36,19 @@ def _refusals(session: Session, over: threading.Event, seen: list[tuple[int, boo
 
 
 def overload(session: Session, rounds: int, seconds: float) -> Verdict:
-    """Closed loop for the peak, then twice that, on the same connections."""
-    load = Load("user", depth=DEPTH, connections=CONNECTIONS)
+    """A closed loop that the server can queue for the peak, then twice that from more callers than it lets wait."""
+    load, within = Load("user", depth=DEPTH, connections=CONNECTIONS), Load("user", depth=DEPTH)
     target = session.target(OURS, load)
     assert target is not None, "ours is always there"
     shares, p99, refused, other = [], [], 0, 0
     seen: list[tuple[int, bool]] = []
     details: list[dict[str, Any]] = []
     for number in range(rounds):
-        peak = session.run(target, load, seconds, number + 1)
-        if not peak["right"]:
+        flat = session.run(target, within, seconds, number + 1)
+        peak = flat["right"] / flat["seconds"]
+        if not peak:
             return Verdict("overload", "no peak", f"≥ {KEPT:g}", False, "nothing was answered flat out")
-        options = target.options(load, session.rows, seconds, number + 1, 2 * peak["achieved_rate"]) | {"tolerate": 503, "timeout": "20s"}
+        options = target.options(load, session.rows, seconds, number + 1, 2 * peak) | {"tolerate": 503, "timeout": "20s"}
         over = threading.Event()
         prober = threading.Thread(target=_refusals, args=(session, over, seen))
         prober.start()
@@ -56,13 +57,13 @@ def overload(session: Session, rounds: int, seconds: float) -> Verdict:
         finally:
             over.set()
             prober.join()
-        shares.append(report["right"] / report["seconds"] / peak["achieved_rate"])
+        shares.append(report["right"] / report["seconds"] / peak)
         # Intended times say how late an unbounded queue of callers is; the server's part is what the calls under way waited.
         p99.append(report["answered_ms"]["p99"])
         refused += report["statuses"].get("503", 0)
         other += report["wrong"] + report["other_status"] + sum(report["errors"].values())
-        details.append({"peak": peak["achieved_rate"], "offered": options["rate"], "right": report["right"], "unsent": report["unsent"],
-                        "statuses": report["statuses"], "answered_ms": report["answered_ms"]})  # fmt: skip
+        details.append({"peak": peak, "offered": options["rate"], "right": report["right"], "unsent": report["unsent"],
+                        "statuses": report["statuses"], "errors": report["errors"], "answered_ms": report["answered_ms"]})  # fmt: skip
     share, slowest = Range.of(shares), Range.of(p99)
     bare = sum(1 for status, again in seen if status == 503 and not again)
     notes = [f"{other} calls went wrong in another way" if other else "", f"{bare} refusals without Retry-After" if bare else ""]

@@ -1,4 +1,4 @@
-"""The servers of one session: one PostgreSQL with the table, Tailrace on it, and others beside, each started when it is first needed.
+"""The servers of one session: one database with the table, Tailrace on it, and others beside, each started when it is first needed.
 
 Each server under load has core 0, database and generator share core 1; whoever isn't loaded idles. IO: starts and ends processes.
 A server that can't be had here is said on stderr and left out: `target` gives None for it.
@@ -7,7 +7,7 @@ A server that can't be had here is said on stderr and left out: `target` gives N
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from tailrace_contract import document
 
 from tailrace_loadtest import cases, generator, ids
 from tailrace_loadtest.bench.case import Load
-from tailrace_loadtest.servers import users
+from tailrace_loadtest.servers import six, users
+from tailrace_loadtest.servers.mariadb import Mariadb
 from tailrace_loadtest.servers.nginx import Nginx
 from tailrace_loadtest.servers.peers import KINDS, Peer
 from tailrace_loadtest.servers.postgres import Postgres, ServerMissing
@@ -25,6 +26,11 @@ from tailrace_loadtest.servers.tailrace import Tailrace
 
 SERVER_CPU, OTHER_CPU = 0, 1
 OURS = "tailrace"
+CUSTOMERS = 10_000
+KEYS: Mapping[str, int] = {"order_status": CUSTOMERS, "stock_level": CUSTOMERS // 100}
+"""Of the six databases."""
+MARIADB = ("user", "user_alone", "user_cached")
+"""Queries whose text both engines understand and that a bar asks there."""
 NOTES = "CREATE TABLE notes (number bigint NOT NULL)"
 LOOK_UP = '"path":"/users/{}"'
 WARM_UP_S = 0.5
@@ -59,6 +65,8 @@ ASKS: Mapping[str, Ask] = {
     "user_cached": Ask("/q/user_cached?path=/users/{}", LOOK_UP),
     "user_divided": Ask("/q/user_divided?path=/users/{}&by=1", LOOK_UP),
     "users": Ask("/q/users", '"path":"/users/1"'),
+    "order_status": Ask("/q/order_status?id={}", '"id":{},"last_name"'),
+    "stock_level": Ask("/q/stock_level?district={}", '"district":{},'),
     "note": Ask("/q/note", '"number":{}', '{"number":{}}'),
 }
 
@@ -90,22 +98,37 @@ class Target:
 
 def supported(text: str, optional: tuple[str, ...] = ("coalesce", "cache")) -> tuple[list[dict[str, Any]], list[str]]:
     """Documents without those optional fields of queries that this version doesn't know, and which ones those are."""
-    documents = [each for each in yaml.safe_load_all(text) if each]
+
+    def without(names: Sequence[str]) -> list[dict[str, Any]]:
+        documents = [each for each in yaml.safe_load_all(text) if each]
+        for query in (query for each in documents for query in each["spec"].get("queries", ())):
+            for name in names:
+                query.pop(name, None)
+        return documents
+
     missing = []
     for name in optional:
-        if any(isinstance(document.read(each), list) for each in documents):
+        if any(isinstance(document.read(each), list) for each in without(tuple(other for other in optional if other != name))):
             missing.append(name)
-            for each in documents:
-                for query in each["spec"].get("queries", ()):
-                    query.pop(name, None)
-    return documents, missing
+    return without(missing), missing
+
+
+def _databases(stack: contextlib.ExitStack, kind: str, rows: int) -> tuple[Postgres | Mariadb, str]:
+    """The database of a session with its tables, and its URL. Rows come from memory: figures are about the servers, not the disk."""
+    if kind == "postgres":
+        server = stack.enter_context(Postgres({"shared_buffers": "1GB", "max_connections": "400", "autovacuum": "off"}))
+        url = users.load(server, rows)
+        server.psql(NOTES, users.DATABASE)
+        return server, url
+    maria = stack.enter_context(Mariadb({"innodb_buffer_pool_size": "1G", "max_statement_time": "0"}))
+    return maria, users.load_mariadb(maria, rows) if kind == "mariadb" else six.load(maria, CUSTOMERS // 1000)
 
 
 class Session:
-    """`with Session(rows, folder) as session:`; the table, the stack, and `target(name, load)`."""
+    """`with Session(rows, folder) as session:`; the table, the stack, and `target(name, load)`. `kind`: postgres, mariadb or six."""
 
-    def __init__(self, rows: int, folder: Path) -> None:
-        self.rows, self.folder = rows, folder
+    def __init__(self, rows: int, folder: Path, kind: str = "postgres") -> None:
+        self.rows, self.folder, self.kind = rows, folder, kind
         self.ids = folder / "ids"
         self.missing: dict[str, str] = {}
         """Servers and fields that couldn't be had, and why."""
@@ -114,23 +137,29 @@ class Session:
         self._stack: Tailrace | None = None
 
     def __enter__(self) -> "Session":
-        # Rows come from memory: figures are about the servers, not the disk.
-        self.server = self._opened.enter_context(Postgres({"shared_buffers": "1GB", "max_connections": "400", "autovacuum": "off"}))
         try:
-            self.url = users.load(self.server, self.rows)
-            self.server.psql(NOTES, users.DATABASE)
-            pin(self.server.pid, OTHER_CPU)
+            self.database, self.url = _databases(self._opened, self.kind, self.rows)
+            pin(self.database.pid, OTHER_CPU)
         except BaseException:
             self._opened.close()
             raise
         return self
+
+    @property
+    def server(self) -> Postgres:
+        """The PostgreSQL of this session; the other kinds have none."""
+        assert isinstance(self.database, Postgres), "asked of a session on PostgreSQL only"
+        return self.database
 
     def __exit__(self, *raised: object) -> None:
         self._opened.close()
 
     def specs(self) -> Path:
         """cases/bench.yaml as this version can read it."""
-        documents, missing = supported(cases.path("bench.yaml").read_text())
+        documents, missing = supported(cases.path("six.yaml" if self.kind == "six" else "bench.yaml").read_text())
+        if self.kind == "mariadb":
+            spec = documents[0]["spec"]
+            spec["queries"] = [query for query in spec["queries"] if query["name"] in MARIADB]
         for name in missing:
             self.miss(name, f"a query's `{name}` is not known to this version")
         path = self.folder / "bench.yaml"
@@ -147,10 +176,11 @@ class Session:
     def stack(self) -> Tailrace:
         """Tailrace on the table, with one data-plane thread."""
         if self._stack is None:
-            made = Tailrace([self.specs()], {"users-db": self.url}, threads=1, taskset=str(SERVER_CPU))
+            secret = "six-db" if self.kind == "six" else "users-db"
+            made = Tailrace([self.specs()], {secret: self.url}, threads=1, taskset=str(SERVER_CPU))
             self._stack = self._opened.enter_context(made)
             for name in ("app", "masked"):
-                (self.folder / f"{name}.key").write_text(made.keys[f"{name}-key"] + "\n")
+                (self.folder / f"{name}.key").write_text(made.keys["office-key" if self.kind == "six" else f"{name}-key"] + "\n")
             pin(made.pid("gateway"), OTHER_CPU)
         return self._stack
 
@@ -173,7 +203,7 @@ class Session:
         ask = ASKS[load.query]
         if name == OURS:
             stack = self.stack
-            watched = {"server": stack.pid("dataplane"), "database": self.server.pid, "python": stack.pid("gateway")}
+            watched = {"server": stack.pid("dataplane"), "database": self.database.pid, "python": stack.pid("gateway")}
             key = self.folder / ("masked.key" if load.query == "masked" else "app.key")
             return Target(OURS, stack.url, ask, watched, {"api-keys": key, "run-ids": self.ids, "run-ids-append": True})
         peer = self._beside(name)
@@ -189,7 +219,9 @@ class Session:
 
     def run(self, target: Target, load: Load, seconds: float, seed: int, rate: float | None = None) -> dict[str, Any]:
         """One load on one server; the generator's report."""
-        return generator.run(target.url, target.options(load, self.rows, seconds, seed, rate), target.watched, OTHER_CPU)
+        return generator.run(
+            target.url, target.options(load, KEYS.get(load.query, self.rows), seconds, seed, rate), target.watched, OTHER_CPU
+        )
 
     def recorded(self) -> dict[str, int]:
         """Ends Tailrace in order and compares the ids that callers hold with the store's."""
@@ -206,7 +238,7 @@ class Session:
 
 
 @contextlib.contextmanager
-def opened(rows: int, folder: Path) -> Iterator[Session]:
+def opened(rows: int, folder: Path, kind: str = "postgres") -> Iterator[Session]:
     """A session that is ended whatever happens."""
-    with Session(rows, folder) as session:
+    with Session(rows, folder, kind) as session:
         yield session
