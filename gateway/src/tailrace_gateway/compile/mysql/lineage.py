@@ -80,6 +80,13 @@ class _MysqlWalker(Walker):
         self._written_as: dict[int, str] = {}
         """Names of WITH queries as they are written, by identity: the server may tell `Q` from `q`."""
 
+    def expression(self, node: exp.Expr, scope: Scope) -> Flow:
+        """As on SQLite, but that a sub-query for a value fails when it has several rows."""
+        is_query = isinstance(node, (exp.Subquery, exp.Select, exp.SetOperation))
+        if is_query and not isinstance(node.parent, (exp.In, exp.Any, exp.All)) and not _is_one_row(node):
+            self.risks += 1
+        return super().expression(node, scope)
+
     def _infallible(self, node: exp.Expr) -> bool:
         if isinstance(node, exp.Anonymous):
             return str(node.this).lower() in INFALLIBLE_NAMES
@@ -252,6 +259,22 @@ class _MysqlWalker(Walker):
         conflict = node.args.get("conflict")
         for each in conflict.expressions if conflict is not None else ():
             self.consume(self.expression(each.expression, scope))
+
+
+def _is_one_row(node: exp.Expr) -> bool:
+    """Surely at most one row: an aggregate without groups, or LIMIT 1."""
+    while isinstance(node, exp.Subquery):
+        node = node.this
+    if not isinstance(node, exp.Select):
+        return False
+    limit = node.args.get("limit")
+    if limit is not None and isinstance(limit.expression, exp.Literal) and limit.expression.name in ("0", "1"):
+        return True
+    whole = node.args.get("group") is None and len(node.expressions) == 1
+    return whole and any(
+        each.find_ancestor(exp.Select) is node and not isinstance(each.parent, exp.Window)
+        for each in node.expressions[0].find_all(exp.AggFunc)
+    )
 
 
 def _bare(node: exp.Subquery) -> exp.Expr:
