@@ -37,6 +37,17 @@ ALONE = {
     "other_shape": "for several callers at once the database describes other columns",
     "not_explained": "the database could not plan it",
     "sequential_scan": "for several callers at once the database would scan a table that one caller reaches by an index",
+    "server_version": "the server is older than JSON_TABLE (MariaDB 10.6, MySQL 8.0)",
+    "shape": "it is not one SELECT without grouping, DISTINCT, WITH or UNION",
+    "join": "it joins otherwise than by inner and left joins of tables with ON",
+    "not_proven": "its tables are not all plain tables",
+    "limit": "its LIMIT is no constant of at least one row",
+    "order": "its ORDER BY is not by columns of its tables",
+    "order_not_total": "its ORDER BY does not tell any two rows apart, as far as can be proven",
+    "parameter_type": "a parameter is neither integer, boolean, string nor uuid",
+    "parameter_length": "a string has no maxLength of at most 1,000",
+    "parameter_use": "a string is not just compared with a column, or a parameter stands in a LIMIT or a table of FROM",
+    "collation": "a string is compared with a column that is not utf8mb4",
     "cost": "for several callers at once it would be planned far dearer",
 }
 """Codes of `notCoalescedBecause` for people; an unknown one is shown as it is."""

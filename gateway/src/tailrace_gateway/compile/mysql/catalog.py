@@ -44,6 +44,7 @@ class Catalog(base.Catalog):
     """Expressions of generated columns, by table key and column."""
     types: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
     """Data types in lower case, likewise."""
+    collations: Mapping[tuple[str, str], str] = field(default_factory=dict, repr=False)
 
     def key(self, schema: str, name: str) -> str:
         """A table's key."""
@@ -71,11 +72,12 @@ def load(session: Session) -> Catalog:
         return f"{schema}.{name}".lower() if folded else f"{schema}.{name}"
 
     found: dict[str, list[Column]] = {}
-    generated, types = {}, {}
-    for schema, table, name, nullable, expression, data_type, _, _ in columns:
+    generated, types, collations = {}, {}, {}
+    for schema, table, name, nullable, expression, data_type, _, collation in columns:
         column = (name or "").lower()
         found.setdefault(key(schema, table), []).append(Column(column, nullable == "NO", bool(expression)))
         types[key(schema, table), column] = (data_type or "").lower()
+        collations[key(schema, table), column] = collation or ""
         if expression:
             generated[key(schema, table), column] = expression
     unique: dict[str, dict[str, list[str | None]]] = {}
@@ -92,4 +94,4 @@ def load(session: Session) -> Catalog:
             name, "view" if is_view else "table", tuple(found.get(name, ())), tuple(keys), "", definitions.get(name, "") if is_view else ""
         )
     elsewhere = frozenset(key(schema, table) for schema, table, _, engine in tables if (engine or "").lower() in _ELSEWHERE)
-    return Catalog(fingerprint, known, {}, default, folded, elsewhere, generated, types)
+    return Catalog(fingerprint, known, {}, default, folded, elsewhere, generated, types, collations)

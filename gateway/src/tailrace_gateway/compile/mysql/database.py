@@ -9,7 +9,7 @@ from dataclasses import replace
 import sqlglot
 from sqlglot import exp
 from tailrace_contract.codes import Refusal
-from tailrace_contract.plan import BigNumbers, ColumnPlan, Engine, StatementPlan
+from tailrace_contract.plan import BigNumbers, CoalescePlan, Engine, StatementPlan
 
 from tailrace_gateway.compile.facts import Facts, RoleOnDatabase, param_plan
 from tailrace_gateway.compile.identifiers import quoted
@@ -18,6 +18,7 @@ from tailrace_gateway.compile.lexer import Kind, Token, tokens
 from tailrace_gateway.compile.lineage import Flow, Lineage, Origin
 from tailrace_gateway.compile.mysql import catalog as catalogs
 from tailrace_gateway.compile.mysql import rules
+from tailrace_gateway.compile.mysql.coalescing import NotCoalescedError, Single, batch
 from tailrace_gateway.compile.mysql.functions import VOLATILE, called
 from tailrace_gateway.compile.mysql.lineage import origins, walk
 from tailrace_gateway.compile.mysql.page import page_plan
@@ -68,18 +69,23 @@ class MysqlDatabase:
         if not described and tree.args.get("returning") is not None:
             described = self._returned(placed.sql, told, tree)
         lineage = self._lineage(tree, described)
-        columns = self._columns(placed, places, described, big_numbers, write=query.write)
+        shown = described if query.write else self._typed(placed, places, described)
+        columns = tuple(column_plan(prepared, typed, big_numbers) for prepared, typed in zip(described, shown, strict=True))
         page = None
         if query.page is not None:
             page, columns = page_plan(self._session, self.catalog, query.page, tree, placed, places, described, columns)
         timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
+        because = exclusive_because(query, timeout_ms, page, bool(functions & VOLATILE), _limit(tree))
+        coalesce, alone = self._coalesced(query, Single(placed, places, told, shown, because))
         return Facts(
             params=tuple(param_plan(param) for param in query.params),
             columns=columns,
             statement=StatementPlan(sql=placed.sql, params=placed.params, oids=places),
             page=page,
             lineage=lineage,
-            exclusive_because=exclusive_because(query, timeout_ms, page, bool(functions & VOLATILE), _limit(tree)),
+            exclusive_because=because,
+            coalesce=coalesce,
+            not_coalesced_because=alone,
             depends=self.fingerprint if any(self._is_view(table) for table in lineage.tables) else "",
         )
 
@@ -122,19 +128,25 @@ class MysqlDatabase:
             columns.append(flow)
         return replace(lineage, columns=tuple(columns))
 
-    def _columns(
-        self, placed: Placed, places: tuple[int, ...], described: tuple[Column, ...], big: BigNumbers, *, write: bool
-    ) -> tuple[ColumnPlan, ...]:
+    def _typed(self, placed: Placed, places: tuple[int, ...], described: tuple[Column, ...]) -> tuple[Column, ...]:
         """A Prepare does not know what parameters are: with some, the types come from a result that is empty."""
-        typed = described
-        if places and not write:
-            try:
-                typed = self._session.typed(f"SELECT * FROM (\n{placed.sql}\n) AS tailrace_describe LIMIT 0", places)  # noqa: S608
-            except ServerError:
-                typed = described
-            if len(typed) != len(described):
-                typed = described
-        return tuple(column_plan(prepared, shown, big) for prepared, shown in zip(described, typed, strict=True))
+        if not places:
+            return described
+        try:
+            typed = self._session.typed(f"SELECT * FROM (\n{placed.sql}\n) AS tailrace_describe LIMIT 0", places)  # noqa: S608
+        except ServerError:
+            return described
+        return typed if len(typed) == len(described) else described
+
+    def _coalesced(self, query: QuerySpec, single: Single) -> tuple[CoalescePlan | None, str]:
+        """The batch's plan, or None and why not."""
+        if query.coalesce is None:
+            return None, "off"
+        try:
+            statement = batch(self._session, self.catalog, query, single)
+        except NotCoalescedError as why:
+            return None, why.code
+        return CoalescePlan(statement=statement, max_batch=query.coalesce.max_batch, max_in_flight=query.coalesce.max_in_flight), ""
 
     def role(self, role: RoleSpec) -> RoleOnDatabase:
         """See `facts.Database`."""

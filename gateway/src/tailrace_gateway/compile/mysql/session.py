@@ -87,6 +87,23 @@ class Session:
             raise ServerError("HY000", "the server counts other parameters than the text")
         return prepared.columns
 
+    def explained(self, sql: str, places: Sequence[int], values: Sequence[bytes | None]) -> list[dict[str, str | None]]:
+        """The rows of EXPLAIN, by column name; nothing runs but what the planner looks up."""
+        until_s = time.monotonic() + ASK_S
+        try:
+            prepared = self._connection.prepare(f"EXPLAIN {sql}", until_s)
+            result = self._connection.execute(prepared, StatementPlan(sql=sql, oids=tuple(places)), values, until_s)
+            names = [column.name for column in result.columns]
+            rows = [row for row, _ in self._connection.rows(result.columns, until_s)]
+            self._connection.forget(prepared)
+        except connect.ServerError as error:
+            raise ServerError(error.sqlstate, error.text) from None
+        except (connect.ConnectionLost, connect.DeadlinePassed) as error:
+            raise UnreachableError("the server is gone") from error
+        return [
+            dict(zip(names, [None if value is None else value.decode("utf-8", "replace") for value in row], strict=True)) for row in rows
+        ]
+
     def typed(self, sql: str, places: Sequence[int]) -> tuple[Column, ...]:
         """The columns of a result whose parameters have types, which a Prepare does not know: executed with samples. For what returns no rows."""
         until_s = time.monotonic() + ASK_S

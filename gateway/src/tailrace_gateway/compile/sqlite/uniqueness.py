@@ -131,9 +131,11 @@ class Proof:
             for each in self.tree.find_all(exp.AggFunc)
         ):
             return False
-        return self._closed(known | self.fixed)
+        return self.closed(known | self.fixed)
 
-    def _closed(self, known: set[Atom]) -> bool:
+    def closed(self, known: set[Atom]) -> bool:
+        """Whether these columns, once known, tell the row of every table."""
+        known = set(known)
         determined: set[int] = set()
         while True:
             before = (len(known), len(determined))
