@@ -29,6 +29,8 @@ pub struct Flight {
     pub sent: u64,
     /// Of HTTP/2; 0 on HTTP/1.1.
     pub stream: u32,
+    /// In its body; 1 unless it is a bulk.
+    pub calls: u32,
 }
 
 /// How servers are spoken to.

@@ -10,12 +10,11 @@ use rustix::event::{Timespec, epoll};
 use crate::answer::{Answer, HEAD_LIMIT};
 use crate::arrivals::{Random, Schedule};
 use crate::connection::{Connection, Flight, Loss, Phase};
-use crate::cpu;
-use crate::h2;
 use crate::report::{Cpu, Report, Stats};
 use crate::run_ids::RunIds;
 use crate::settings::Load;
-use crate::template::{Mix, Verdict};
+use crate::template::{Mix, Template, Verdict};
+use crate::{bulk, cpu, h2};
 
 /// Unanswered calls are looked through this often.
 const SWEEP_NS: u64 = 10_000_000;
@@ -53,19 +52,25 @@ impl Judge<'_> {
             self.ids.push(id)?;
             self.id_count += 1;
         }
-        if flight.intended < self.warm_ns {
+        let is_counted = flight.intended >= self.warm_ns;
+        let Some(template) = self.load.templates.get(flight.template as usize) else { return Ok(()) };
+        if template.bulk.is_some() && answer.status == 200 {
+            return self.bulk(template, flight, answer, is_counted.then_some(now));
+        }
+        if !is_counted {
             return Ok(());
         }
-        let Some(template) = self.load.templates.get(flight.template as usize) else { return Ok(()) };
         let stats = &mut self.stats;
-        stats.answered += 1;
+        // A problem of a whole bulk is the answer to all its calls.
+        let calls = template.calls();
+        stats.answered += calls;
         stats.bytes += answer.size;
         stats.without_run_id += u64::from(answer.run_id.is_none());
-        *stats.statuses.entry(answer.status).or_default() += 1;
+        *stats.statuses.entry(answer.status).or_default() += calls;
         if let Some(count) = stats.templates.get_mut(flight.template as usize) {
-            *count += 1;
+            *count += calls;
         }
-        stats.latency.saturating_record(now.saturating_sub(flight.intended));
+        stats.latency.saturating_record_n(now.saturating_sub(flight.intended), calls);
         let whole = answer.size == answer.body.len() as u64;
         match template.expect.check(&template.keys, flight.key, answer.status, answer.body, whole, &mut self.scratch) {
             Verdict::Right => {
@@ -75,9 +80,9 @@ impl Judge<'_> {
             Verdict::OtherStatus if self.load.tolerate.contains(&answer.status) => {}
             verdict => {
                 if verdict == Verdict::WrongBody {
-                    stats.wrong += 1
+                    stats.wrong += calls;
                 } else {
-                    stats.other_status += 1
+                    stats.other_status += calls;
                 }
                 stats.sample(|| {
                     let body = String::from_utf8_lossy(answer.body.get(..300).unwrap_or(answer.body)).into_owned();
@@ -88,9 +93,48 @@ impl Judge<'_> {
         Ok(())
     }
 
+    /// Judges each entry of a bulk's answer against its own call; entries that aren't there are wrong. `now` is None in the warm-up.
+    fn bulk(&mut self, template: &Template, flight: Flight, answer: &Answer<'_>, now: Option<u64>) -> io::Result<()> {
+        let mut entries = bulk::entries(answer.body);
+        let stats = &mut self.stats;
+        for key in template.keys_of(flight.key) {
+            let entry = entries.next();
+            if let Some(id) = entry.and_then(|entry| entry.run_id) {
+                self.ids.push(&id)?;
+                self.id_count += 1;
+            }
+            let Some(now) = now else { continue };
+            stats.answered += 1;
+            stats.latency.saturating_record(now.saturating_sub(flight.intended));
+            if let Some(count) = stats.templates.get_mut(flight.template as usize) {
+                *count += 1;
+            }
+            stats.without_run_id += u64::from(entry.is_none_or(|entry| entry.run_id.is_none()));
+            let (status, text) = entry.map_or((0, &b""[..]), |entry| (entry.status, entry.text));
+            *stats.statuses.entry(status).or_default() += 1;
+            match template.expect.check(&template.keys, key, status, text, true, &mut self.scratch) {
+                Verdict::Right => {
+                    stats.right += 1;
+                    stats.answer.saturating_record(now.saturating_sub(flight.sent));
+                }
+                Verdict::OtherStatus if self.load.tolerate.contains(&status) => {}
+                verdict => {
+                    *if verdict == Verdict::WrongBody { &mut stats.wrong } else { &mut stats.other_status } += 1;
+                    stats.sample(|| {
+                        format!("{} key {key}: {status} {}", template.name, String::from_utf8_lossy(text.get(..300).unwrap_or(text)))
+                    });
+                }
+            }
+        }
+        if now.is_some() {
+            stats.bytes += answer.size;
+        }
+        Ok(())
+    }
+
     /// Books one call that the server gave up.
     fn reset(&mut self, flight: Flight) {
-        self.stats.errors.reset += u64::from(flight.intended >= self.warm_ns);
+        self.stats.errors.reset += if flight.intended >= self.warm_ns { u64::from(flight.calls) } else { 0 };
     }
 
     /// Books the calls that a lost connection takes with it.
@@ -99,14 +143,14 @@ impl Judge<'_> {
         if loss == Loss::Refused && now >= self.warm_ns {
             errors.refused += 1;
         }
-        for (n, _) in flights.iter().enumerate().filter(|(_, flight)| flight.intended >= self.warm_ns) {
+        for (n, flight) in flights.iter().enumerate().filter(|(_, flight)| flight.intended >= self.warm_ns) {
             *match loss {
                 Loss::Timeout => &mut errors.timeout,
                 Loss::Malformed => &mut errors.malformed,
                 _ if n == 0 && inside => &mut errors.closed_mid_answer,
                 Loss::Reset => &mut errors.reset,
                 Loss::Ended | Loss::Announced | Loss::Refused => &mut errors.closed,
-            } += 1;
+            } += u64::from(flight.calls);
         }
     }
 }
@@ -397,7 +441,7 @@ impl Driver<'_> {
         let number = self.mix.draw(&mut self.random);
         let Some(template) = self.load.templates.get(number) else { return };
         let Some(connection) = self.connections.get_mut(index) else { return };
-        let key = template.keys.draw(&mut self.random);
+        let (key, calls) = (template.draw(&mut self.random), template.calls());
         let api_key = self.load.api_keys.get(self.api_key).map_or(&b""[..], Vec::as_slice);
         self.api_key = if self.api_key + 1 < self.load.api_keys.len() { self.api_key + 1 } else { 0 };
         let stream = connection.stream();
@@ -407,11 +451,11 @@ impl Driver<'_> {
         } else {
             template.render(key, api_key, &mut connection.output, &mut self.scratch);
         }
-        connection.flights.push_back(Flight { template: number as u32, key, intended, sent: now, stream });
-        self.issued += 1;
+        connection.flights.push_back(Flight { template: number as u32, key, intended, sent: now, stream, calls: calls as u32 });
+        self.issued += calls;
         self.under_way += 1;
         if intended >= self.judge.warm_ns {
-            self.judge.stats.offered += 1;
+            self.judge.stats.offered += calls;
             if self.schedule.is_some() {
                 self.judge.stats.behind.saturating_record(now - intended);
             }
@@ -568,7 +612,7 @@ impl Driver<'_> {
                 Some(h2::Event::Reset(stream)) => {
                     if let Some(flight) = take(flights, stream) {
                         self.judge.reset(flight);
-                        self.lost += 1;
+                        self.lost += u64::from(flight.calls);
                         self.under_way -= 1;
                     }
                 }
@@ -612,7 +656,7 @@ impl Driver<'_> {
         let Some(connection) = self.connections.get_mut(index) else { return };
         let inside = connection.reader.is_inside() || !connection.partial.is_empty();
         self.judge.lost(&connection.flights, inside, loss, now);
-        self.lost += connection.flights.len() as u64;
+        self.lost += connection.flights.iter().map(|flight| u64::from(flight.calls)).sum::<u64>();
         self.under_way -= connection.flights.len();
         self.reopened += u64::from(connection.stream.is_some());
         self.waiting += usize::from(!matches!(connection.phase, Phase::Waiting(_)));

@@ -3,6 +3,7 @@
 //! Settings → `Load` → `drive` (one thread, one epoll) → `Report`. It must cost less CPU a call than what it loads.
 pub mod answer;
 pub mod arrivals;
+pub mod bulk;
 pub mod connection;
 pub mod cpu;
 pub mod drive;

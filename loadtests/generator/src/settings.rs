@@ -72,6 +72,9 @@ pub struct Arguments {
     /// Body of the only template; {} is the key
     #[arg(long)]
     body: Option<String>,
+    /// So many calls in each request of the only template: --body is one call's object, --contains what each entry of the answer holds
+    #[arg(long, requires = "body")]
+    bulk: Option<u32>,
     /// Keys of the only template: FROM..TO (inclusive), or @FILE of lines, their fields ({0}, {1}, …) split by tabs
     #[arg(long)]
     keys: Option<String>,
@@ -165,6 +168,7 @@ struct RequestFile {
     #[serde(default)]
     headers: Vec<String>,
     body: Option<String>,
+    bulk: Option<u32>,
     keys: Option<String>,
     #[serde(default)]
     expect: ExpectFile,
@@ -320,7 +324,7 @@ impl Arguments {
             equals: self.equals.clone(),
         };
         let (method, body, keys) = (self.method.clone(), self.body.clone(), self.keys.clone());
-        Ok(vec![RequestFile { name: "only".to_owned(), weight: 1, method, path, headers: Vec::new(), body, keys, expect }])
+        Ok(vec![RequestFile { name: "only".to_owned(), weight: 1, method, path, headers: Vec::new(), body, bulk: self.bulk, keys, expect }])
     }
 
     fn template(&self, request: RequestFile, host: &str) -> Result<Template, BadSettings> {
@@ -340,7 +344,16 @@ impl Arguments {
         };
         let parts = Parts { method: &request.method, path: &request.path, headers: &headers, body: request.body.as_deref(), host };
         let expect = Expect { statuses: status, body };
-        Template::new(request.name.clone(), request.weight, &parts, keys, expect).map_err(bad)
+        let template = Template::new(request.name.clone(), request.weight, &parts, keys, expect).map_err(bad)?;
+        match request.bulk {
+            None => Ok(template),
+            // Of an open loop it would be unclear what comes due; over HTTP/2 its body would need flow control.
+            Some(_) if self.rate.is_some() || self.h2 || request.body.is_none() => {
+                Err(BadSettings::Range("a bulk has a body, and is of a closed loop over HTTP/1.1"))
+            }
+            Some(calls @ 1..=256) => Ok(template.in_bulk(calls)),
+            Some(_) => Err(BadSettings::Range("a bulk is of 1 to 256 calls")),
+        }
     }
 
     /// Checks everything and reads the files.
@@ -460,6 +473,10 @@ mod tests {
             &["--path", "/a", "--duration", "1s", "--warm-up", "1s"],
             &["--path", "/a", "--prefix", "a", "--equals", "b"],
             &["--path", "/a", "--ca", "/dev/null"],
+            &["--path", "/a", "--bulk", "4"],
+            &["--path", "/a", "--bulk", "0", "--body", "{}", "--keys", "1..2"],
+            &["--path", "/a", "--bulk", "4", "--body", "{}", "--keys", "1..2", "--h2"],
+            &["--path", "/a", "--bulk", "4", "--body", "{}", "--keys", "1..2", "--rate", "5"],
             &["--path", "/a", "--url", "https://127.0.0.1:1"],
             &["--path", "/a", "--url", "https://127.0.0.1:1", "--ca", "/dev/null"],
         ] {

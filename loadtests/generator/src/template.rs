@@ -227,8 +227,10 @@ pub struct Template {
     pub head: bool,
     /// Whose keys fill the holes.
     pub keys: Keys,
-    /// What must come back.
+    /// What must come back; of several calls in one body, of each.
     pub expect: Expect,
+    /// Calls in one request's body; None: the request is one call.
+    pub bulk: Option<u32>,
     before_body: Pattern,
     body: Option<Pattern>,
     method: Vec<u8>,
@@ -282,6 +284,7 @@ impl Template {
             head: method == "HEAD",
             keys,
             expect,
+            bulk: None,
             before_body: Pattern::parse(&text),
             body: body.map(Pattern::parse),
             method: method.as_bytes().to_vec(),
@@ -304,6 +307,42 @@ impl Template {
         Ok(template)
     }
 
+    /// Several calls a request: each is the body with a key of its own.
+    pub fn in_bulk(mut self, calls: u32) -> Self {
+        self.bulk = Some(calls);
+        self
+    }
+
+    /// Calls of one request.
+    pub fn calls(&self) -> u64 {
+        self.bulk.map_or(1, u64::from)
+    }
+
+    /// What a request is about: a key, or what the keys of its calls are drawn from.
+    pub fn draw(&self, random: &mut Random) -> u64 {
+        if self.bulk.is_some() { random.bits() } else { self.keys.draw(random) }
+    }
+
+    /// The keys of a request's calls, in their order.
+    pub fn keys_of(&self, drawn: u64) -> impl Iterator<Item = u64> + '_ {
+        let mut random = Random::new(drawn);
+        (0..self.bulk.unwrap_or(0)).map(move |_| self.keys.draw(&mut random))
+    }
+
+    fn render_body(&self, body: &Pattern, key: u64, out: &mut Vec<u8>) {
+        if self.bulk.is_none() {
+            return body.render(&self.keys, key, out);
+        }
+        out.extend_from_slice(b"{\"calls\":[");
+        for (n, key) in self.keys_of(key).enumerate() {
+            if n > 0 {
+                out.push(b',');
+            }
+            body.render(&self.keys, key, out);
+        }
+        out.extend_from_slice(b"]}");
+    }
+
     /// Appends one request: its own headers, the API key's, and the body with its length.
     pub fn render(&self, key: u64, api_key: &[u8], out: &mut Vec<u8>, scratch: &mut Vec<u8>) {
         self.before_body.render(&self.keys, key, out);
@@ -314,7 +353,7 @@ impl Template {
         }
         let Some(body) = &self.body else { return out.extend_from_slice(b"\r\n") };
         scratch.clear();
-        body.render(&self.keys, key, scratch);
+        self.render_body(body, key, scratch);
         out.extend_from_slice(b"Content-Length: ");
         out.extend_from_slice(itoa::Buffer::new().format(scratch.len()).as_bytes());
         out.extend_from_slice(b"\r\n\r\n");

@@ -263,3 +263,32 @@ fn targets_are_read_from_a_list() {
     let report = run(port, &["--path", "{0}", "--keys", &keys, "--contains", "{\"id\":{1}}", "--calls", "50"]);
     assert_eq!((report.stats.right, report.exit_code()), (50, 0), "{:?}", report.stats.samples);
 }
+
+#[test]
+fn a_bulk_is_judged_call_by_call() {
+    let port = serve(|stream, request, number| {
+        let body = request.split("\r\n\r\n").nth(1).unwrap().strip_prefix("{\"calls\":[").unwrap().strip_suffix("]}").unwrap();
+        let entries = body.split(',').enumerate().map(|(n, call)| {
+            let key: u64 = call.strip_prefix("{\"id\":").unwrap().strip_suffix('}').unwrap().parse().unwrap();
+            // Every tenth request has its first entry wrong, a problem as its second, and lacks its last.
+            let (key, status) =
+                if number % 10 == 0 && n == 0 { (0, 200) } else { (key, if number % 10 == 0 && n == 1 { 503 } else { 200 }) };
+            format!(
+                "{{\"status\":{status},\"run\":\"{}\",\"rows\":1,\"truncated\":false,\"body\":{{\"id\":{key}}}}}",
+                id(number * 1000 + n as u64)
+            )
+        });
+        let entries: Vec<String> = entries.take(if number % 10 == 0 { 7 } else { 8 }).collect();
+        let body = format!("[{}]", entries.join(","));
+        stream.write_all(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()).as_bytes()).is_ok()
+    });
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let words =
+        ["--path", "/q/a", "--method", "POST", "--body", "{\"id\":{}}", "--keys", "1..1000", "--contains", "\"id\":{}}", "--bulk", "8"];
+    let report = run(port, &[&words[..], &["--calls", "800", "--run-ids", file.path().to_str().unwrap()]].concat());
+    let stats = &report.stats;
+    assert_eq!((stats.offered, stats.answered, stats.right), (800, 800, 770), "{:?}", stats.samples);
+    assert_eq!((stats.wrong, stats.other_status, stats.without_run_id), (10, 20, 10));
+    assert_eq!((stats.statuses[&200], stats.statuses[&503], stats.statuses[&0], stats.latency.len()), (780, 10, 10, 800));
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap().lines().collect::<HashSet<_>>().len(), 790);
+}

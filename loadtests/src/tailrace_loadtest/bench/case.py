@@ -21,7 +21,7 @@ class BadCase(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of load: what is asked, how. `rate`: None is a closed loop, below 1 a share of the server's own capacity."""
+    """One kind of load: what is asked, how. `depth` calls a read: pipelined on h1, streams on h2, in one body as bulk. `rate`: None is a closed loop, below 1 a share of the server's own capacity."""
 
     query: str
     transport: str = "h1"
@@ -64,7 +64,7 @@ def _load(row: Mapping[str, Any], where: str) -> tuple[Load, tuple[str, ...]]:
     if unknown or "query" not in given:
         raise BadCase(f"{where}: a load has a query, and no {', '.join(sorted(unknown)) or 'other field'}")
     load = Load(**given)
-    if load.transport not in ("h1", "h2", "tls") or load.depth < 1 or load.connections < 1 or (load.rate is not None and load.rate <= 0):
+    if load.transport not in ("h1", "h2", "bulk") or load.depth < 1 or load.connections < 1 or (load.rate is not None and load.rate <= 0):
         raise BadCase(f"{where}: transport, depth, connections or rate is out of range")
     return load, beside
 

@@ -5,6 +5,7 @@ A server that can't be had here is said on stderr and left out: `target` gives N
 """
 
 import contextlib
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -93,6 +94,11 @@ class Target:
             found |= {"rate": round(rate, 3), "arrivals": "poisson"}
         if load.transport == "h2":
             found["h2"] = True
+        if load.transport == "bulk":
+            path, _, arguments = self.ask.path.partition("?")
+            name, _, value = arguments.partition("=")
+            found |= {"method": "POST", "path": path, "body": json.dumps({name: value}), "bulk": load.depth, "depth": 1}
+            found["header"] = ["Content-Type: application/json"]
         return found | dict(self.extra)
 
 

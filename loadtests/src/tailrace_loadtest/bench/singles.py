@@ -9,11 +9,14 @@ from typing import Any
 from tailrace_loadtest import generator
 from tailrace_loadtest.bench import alone as one_caller
 from tailrace_loadtest.bench import scale
+from tailrace_loadtest.bench.bars import right
 from tailrace_loadtest.bench.case import Case, Load
+from tailrace_loadtest.bench.rounds import play
 from tailrace_loadtest.bench.session import OURS, Session
-from tailrace_loadtest.bench.verdict import Range, Verdict, at_most
+from tailrace_loadtest.bench.verdict import Range, Verdict, at_most, ratios
 from tailrace_loadtest.servers.tailrace import Tailrace
 
+BULK, BULK_LEAST = 16, 0.5
 POISON_S = 0.05
 PATIENCE_S = 60.0
 
@@ -107,3 +110,13 @@ def alone(case: Case, session: Session, rounds: int) -> Verdict:
     found: dict[str, Any] = one_caller.measure(session.stack, session.server, session.folder / "app.key", session.rows, rounds)
     added = Range(found["added_low_ms"], found["added_p50_ms"], found["added_high_ms"])
     return at_most(case.id, added, case.goals["most"], "ms p50 added", reference=case.reference, details=found)
+
+
+def bulk(session: Session, rounds: int, seconds: float) -> Verdict:
+    """16 calls in one body beside 16 pipelined ones: neither a bar nor published, but callers choose between them."""
+    flat, deep = Load("user", "bulk", BULK), Load("user", depth=BULK)
+    played = play(session, {flat: [OURS], deep: [OURS]}, rounds, seconds, lambda _: None)
+    ratio = ratios(played.per_cpu(flat), played.per_cpu(deep))
+    faults = "; ".join(text for load in (flat, deep) for text in (right(played, load),) if text)
+    value = f"{Range.of(played.per_cpu(flat))} calls per CPU-second, {ratio} × pipelined"
+    return Verdict("bulk", value, "≥ 0.5 × pipelined", ratio.median >= BULK_LEAST and not faults, faults, details=ratio.to_json())
