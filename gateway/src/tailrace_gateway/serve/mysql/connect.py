@@ -3,6 +3,7 @@
 IO: the server's socket, by pymysql (which does the handshake, TLS and authentication). Rejects with `RefusedConnection`, `UriError`, `OSError`.
 """
 
+import re
 import ssl
 import struct
 import time
@@ -30,6 +31,8 @@ _PINS = (
     "sql_select_limit = DEFAULT",
 )
 """What the parser and the texts of values depend on."""
+_BARE = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?")
+"""Settings that the server takes as numbers only."""
 LEAST_S = 0.001
 
 
@@ -253,7 +256,7 @@ class Connection:
     def pin(self, session: Sequence[tuple[str, str]], timeout_ms: int, deadline_s: float) -> None:
         """The connection's own settings, then those that answers and governance rest on; proves that it is read-only."""
         for name, value in session:
-            self.query(f"SET SESSION {_name(name)} = {literal(value)}", deadline_s)
+            self.query(f"SET SESSION {_name(name)} = {value if _BARE.fullmatch(value) else literal(value)}", deadline_s)
         timeout = f"max_statement_time = {timeout_ms / 1000:.3f}" if self.is_mariadb else f"max_execution_time = {timeout_ms}"
         self.query("SET NAMES utf8mb4", deadline_s)
         self.query("SET " + ", ".join(f"SESSION {pin}" for pin in (*_PINS, timeout)), deadline_s)
