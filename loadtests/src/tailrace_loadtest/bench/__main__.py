@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tailrace_loadtest.bench import bars, chart, curves, overload, rounds, singles, stream
+from tailrace_loadtest.bench import bars, chart, curves, oha, overload, rounds, singles, stream
 from tailrace_loadtest.bench.case import Case
 from tailrace_loadtest.bench.case import bars as all_bars
 from tailrace_loadtest.bench.session import Session, opened
@@ -33,6 +33,7 @@ MORE: Mapping[str, Callable[[Session, argparse.Namespace], Verdict]] = {
     "rows": lambda session, given: curves.rows(session, given.rounds, given.seconds / 2),
     "overload": lambda session, given: overload.overload(session, given.rounds, given.seconds),
     "bulk": lambda session, given: singles.bulk(session, given.rounds, given.seconds),
+    "oha": lambda session, given: oha.oha(session, given.rounds, given.seconds),
     "stream": lambda session, given: stream.stream(session, given.rounds, given.seconds),
 }
 """What is measured beside the bars."""
@@ -111,7 +112,7 @@ def more(session: Session, options: argparse.Namespace) -> list[Verdict]:
         if name in options.only:
             try:
                 found.append(measure(session, options))
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
                 found.append(Verdict(name, "not measured", "", False, str(error).splitlines()[0]))
             say(found[-1].line())
     return found
@@ -189,7 +190,8 @@ def main() -> int:
         options.only = options.only or list(QUICK)
     if options.small:
         options.rounds, options.seconds, options.rows = 1, 0.5, min(options.rows, 10_000)
-    options.only = options.only or [*known, *MORE]
+    # Whoever has no oha isn't told that a bar is short.
+    options.only = options.only or [*known, *(name for name in MORE if name != "oha" or oha.program())]
     return run(options)
 
 
