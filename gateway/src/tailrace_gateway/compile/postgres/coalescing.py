@@ -6,20 +6,20 @@ IO: Describe and EXPLAIN through `Session`, in a transaction that is rolled back
 """
 
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tailrace_contract.plan import CoalescePlan, Engine, Returns, StatementPlan
+from tailrace_contract.plan import CoalescePlan, Returns, StatementPlan
 
-from tailrace_gateway.compile.identifiers import quoted
-from tailrace_gateway.compile.lexer import Kind, tokens
 from tailrace_gateway.compile.placeholders import Placed
+from tailrace_gateway.compile.postgres import plans
+from tailrace_gateway.compile.postgres.batch import NotCoalescedError, places, rewritten, type_name
 from tailrace_gateway.compile.postgres.catalog import Catalog
 from tailrace_gateway.compile.postgres.describe import TypedStatement
 from tailrace_gateway.compile.postgres.nodetree import Node
+from tailrace_gateway.compile.postgres.reach import check_shareable
 from tailrace_gateway.compile.postgres.session import ServerError, Session
 from tailrace_gateway.compile.postgres.types import (
     BOOL,
@@ -45,16 +45,10 @@ from tailrace_gateway.compile.spec import ParamSpec, QuerySpec
 
 MOST_ROWS = 100
 """A list of up to so many rows a caller is coalesced; longer answers gain little (measured: 1.2–1.4 × at 100 rows)."""
-DEARER = 4.0
-"""A batch may cost so many times the single, per caller, by the planner's own estimate."""
-FEW_PAGES = 25.0
-"""A scan that the planner thinks as cheap as this counts for no scan: some 1,000 rows."""
-ESTIMATED_CALLERS = 10
-"""Elements that the planner takes an array of unknown length to have."""
 
-_TEXT_ARRAY = 1009
-_BATCH, _ROWS, _ONE = "tailrace_batch", "tailrace_batch_rows", "tailrace_batch_one"
-"""Reserved: `placeholders` refuses a query that has a name beginning so."""
+_NAME = "tailrace_batch_one"
+_LIST_LENGTH = 10
+"""Elements that the server expects in a list that it doesn't know; a list of the same length is compared."""
 
 _SAMPLES = {
     **dict.fromkeys((*INTEGERS, NUMERIC, FLOAT4, FLOAT8, OID, MONEY), "1"),
@@ -66,16 +60,11 @@ _SAMPLES = {
     **dict.fromkeys((JSON, JSONB), "{}"),
     INTERVAL: "1 hour",
     BYTEA: "a",
+    650: "127.0.0.0/8",  # cidr
+    869: "127.0.0.1",  # inet
+    829: "00:00:00:00:00:00",  # macaddr
 }
 """By type: values to plan the single with; nothing is run with them. Other types get a letter, an enum its first label."""
-
-
-class NotCoalescedError(Exception):
-    """Each call keeps its own statement. `code`: why, for `explain`."""
-
-    def __init__(self, code: str) -> None:
-        super().__init__(code)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +79,19 @@ class Statement:
     exclusive_because: str
 
 
-def coalesced(session: Session, catalog: Catalog, query: QuerySpec, single: Statement) -> tuple[CoalescePlan | None, str]:
+def coalesced(
+    session: Session, catalog: Catalog, view_query: Callable[[int], Node | None], query: QuerySpec, single: Statement
+) -> tuple[CoalescePlan | None, str]:
     """The batch's plan, or None and why not."""
     try:
-        return _coalesced(session, catalog, query, single), ""
+        return _coalesced(session, catalog, view_query, query, single), ""
     except NotCoalescedError as why:
         return None, why.code
 
 
-def _coalesced(session: Session, catalog: Catalog, query: QuerySpec, single: Statement) -> CoalescePlan:
+def _coalesced(
+    session: Session, catalog: Catalog, view_query: Callable[[int], Node | None], query: QuerySpec, single: Statement
+) -> CoalescePlan:
     wanted = query.coalesce
     if wanted is None:
         raise NotCoalescedError("off")
@@ -116,10 +109,9 @@ def _coalesced(session: Session, catalog: Catalog, query: QuerySpec, single: Sta
         raise NotCoalescedError("many_rows")
     if any(node.items("rowMarks") for node in _queries(single.tree)):
         raise NotCoalescedError("locks")
-    if _has_row_security(catalog, single.tables):
-        raise NotCoalescedError("row_security")
+    check_shareable(single.tables, catalog, view_query)
     cap = 2 if query.returns is Returns.ONE else (single.limit or 0) + 1
-    oids, texts = _places(catalog.types, single.typed.oids)
+    oids, texts = places(catalog.types, single.typed.oids)
     sql = rewritten(single.placed.sql, texts, cap)
     try:
         described = session.describe(sql, oids)
@@ -135,43 +127,6 @@ def _coalesced(session: Session, catalog: Catalog, query: QuerySpec, single: Sta
     )
 
 
-def rewritten(sql: str, places: Sequence[str], cap: int) -> str:
-    """The batch statement of a placed single. `places`: what stands for `$1…`. A line break ends a comment that the text may end with."""
-    pieces = []
-    for token in tokens(sql, Engine.POSTGRES):
-        piece = sql[token.start : token.end]
-        pieces.append(f" {places[int(piece[1:]) - 1]} " if token.kind is Kind.FOREIGN else piece)
-    names = ", ".join(f"p{n + 1}" for n in range(len(places)))
-    arrays = ", ".join(f"${n + 1}" for n in range(len(places)))
-    return (
-        f"SELECT {_BATCH}.ord, {_ROWS}.* FROM unnest({arrays}) WITH ORDINALITY AS {_BATCH} ({names}, ord)"  # noqa: S608
-        f" CROSS JOIN LATERAL (SELECT * FROM (\n{''.join(pieces)}\n) AS {_ONE} LIMIT {cap}) AS {_ROWS}"
-    )
-
-
-def _places(types: Types, oids: Sequence[int]) -> tuple[tuple[int, ...], list[str]]:
-    """The arrays' types and what stands for each place. unnest flattens arrays of arrays, so these come as texts and are cast inside."""
-    arrays, texts = [], []
-    for n, oid in enumerate(oids, 1):
-        info = types.known.get(oid)
-        if info is None or info.delimiter != ",":
-            raise NotCoalescedError("array_type")
-        if types.element(oid):
-            arrays.append(_TEXT_ARRAY)
-            texts.append(f"CAST({_BATCH}.p{n} AS {_name(types, oid)})")
-        elif info.array:
-            arrays.append(info.array)
-            texts.append(f"{_BATCH}.p{n}")
-        else:
-            raise NotCoalescedError("array_type")
-    return tuple(arrays), texts
-
-
-def _name(types: Types, oid: int) -> str:
-    info = types.known[oid]
-    return f"{quoted(info.schema)}.{quoted(info.name)}"
-
-
 def _queries(node: object) -> Iterator[Node]:
     """Every query in a tree."""
     if isinstance(node, list):
@@ -184,36 +139,16 @@ def _queries(node: object) -> Iterator[Node]:
             yield from _queries(value)
 
 
-def _has_row_security(catalog: Catalog, tables: frozenset[int | str]) -> bool:
-    """On any table that is read, through views too."""
-    seen: set[int] = set()
-    waiting = [int(table) for table in tables]
-    while waiting:
-        table = waiting.pop()
-        if table in seen:
-            continue
-        seen.add(table)
-        relation = catalog.relations.get(table)
-        if relation is None or relation.row_security:
-            return True
-        waiting += [other for other, _ in catalog.view_columns.get(table, ())]
-        waiting += catalog.parents.get(table, ())
-    return False
-
-
 def _compare(session: Session, types: Types, query: QuerySpec, single: Statement, sql: str, oids: tuple[int, ...]) -> None:
-    """EXPLAIN of both: the single as it is planned for a caller's values, the batch as it is planned once for all. Its inner side may not scan
-    a table that the single reaches by an index, and may not be dearer by far."""
+    """EXPLAIN of both. The single twice, as it is planned for a caller's values and without: the server uses either, and which of the two is good
+    depends on the query (`:x IS NULL OR id = :x` has its index only while the value is known). The batch is planned once for all."""
     samples = [_sample(types, query.params[n], oid) for n, oid in zip(single.placed.params, single.typed.oids, strict=True)]
     try:
-        one = _explained(session, types, single.placed.sql, single.typed.oids, samples, "force_custom_plan")
-        batch = _explained(session, types, sql, oids, [None] * len(oids), "force_generic_plan")
+        alone = _explained(session, types, single.placed.sql, single.typed.oids, (samples, None))
+        batch = _explained(session, types, sql, oids, (None,))
     except ServerError:
         raise NotCoalescedError("not_explained") from None
-    if _scans(batch) - _scans(one):
-        raise NotCoalescedError("sequential_scan")
-    if float(batch["Total Cost"]) / ESTIMATED_CALLERS > DEARER * max(float(one["Total Cost"]), 1.0):
-        raise NotCoalescedError("cost")
+    plans.check_no_worse([plans.single(plan) for plan in alone], plans.batch(batch[0]))
 
 
 def _sample(types: Types, param: ParamSpec, oid: int) -> str:
@@ -221,43 +156,39 @@ def _sample(types: Types, param: ParamSpec, oid: int) -> str:
     base = types.resolved(types.element(oid) or oid)
     info = types.known.get(base)
     value = info.labels[0] if info is not None and info.labels else _SAMPLES.get(base, "a")
+    if info is not None and info.kind == "r":
+        value = "empty"
     if param.enum and isinstance(param.enum[0], str | int) and not isinstance(param.enum[0], bool):
         value = str(param.enum[0])
     elif param.minimum is not None:
         value = param.minimum
-    return "{" + _element(value) + "}" if types.element(oid) else value
+    return "{" + ",".join([_element(value)] * _LIST_LENGTH) + "}" if types.element(oid) else value
 
 
 def _element(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _explained(session: Session, types: Types, sql: str, oids: Sequence[int], values: Sequence[str | None], mode: str) -> dict[str, Any]:
-    """The plan's root. PREPARE and EXECUTE, because EXPLAIN itself has no generic plan before PostgreSQL 16."""
-    given = ", ".join("NULL" if value is None else _literal(value) for value in values)
+def _explained(
+    session: Session, types: Types, sql: str, oids: Sequence[int], calls: Sequence[Sequence[str] | None]
+) -> list[dict[str, Any]]:
+    """Plans of one statement, each its root: with these values, or (None) without. PREPARE and EXECUTE, because EXPLAIN itself has no generic plan
+    before PostgreSQL 16."""
+    found: list[dict[str, Any]] = []
     try:
         with session.rolled_back():
-            session.command(f"SET LOCAL plan_cache_mode = {mode}")
-            session.command(f"PREPARE {_ONE} ({', '.join(_name(types, oid) for oid in oids)}) AS {sql}")
-            row = session.rows(f"EXPLAIN (FORMAT JSON) EXECUTE {_ONE} ({given})")[0][0]
+            session.command(f"PREPARE {_NAME} ({', '.join(type_name(types, oid) for oid in oids)}) AS {sql}\n")
+            for values in calls:
+                given = ", ".join(["NULL"] * len(oids) if values is None else [_literal(value) for value in values])
+                session.command(f"SET LOCAL plan_cache_mode = {'force_generic_plan' if values is None else 'force_custom_plan'}")
+                row = session.rows(f"EXPLAIN (FORMAT JSON) EXECUTE {_NAME} ({given})")[0][0]
+                found.append((json.loads(row) if isinstance(row, str) else row)[0]["Plan"])
     finally:
         # The end of a transaction doesn't end it.
         with suppress(ServerError):
-            session.command(f"DEALLOCATE {_ONE}")
-    plan = json.loads(row) if isinstance(row, str) else row
-    found: dict[str, Any] = plan[0]["Plan"]
+            session.command(f"DEALLOCATE {_NAME}")
     return found
 
 
 def _literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
-
-
-def _scans(plan: dict[str, Any]) -> Counter[str]:
-    """Tables that are read from end to end, each as often as it is; but for those of a few pages, where that is as cheap as an index."""
-    found: Counter[str] = Counter()
-    if plan["Node Type"] in ("Seq Scan", "Sample Scan", "Foreign Scan") and float(plan["Total Cost"]) > FEW_PAGES:
-        found[plan.get("Relation Name", "?")] += 1
-    for each in plan.get("Plans", ()):
-        found += _scans(each)
-    return found

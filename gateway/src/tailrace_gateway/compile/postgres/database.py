@@ -95,7 +95,9 @@ class PostgresDatabase:
         if self._spec.pooler is Pooler.TRANSACTION:
             batch, alone = None, "pooler"
         else:
-            batch, alone = coalesced(self._session, self.catalog, query, Statement(placed, statement, tree, limit, tables, because))
+            batch, alone = coalesced(
+                self._session, self.catalog, self.view_query, query, Statement(placed, statement, tree, limit, tables, because)
+            )
         return Facts(
             params=tuple(param_plan(types, param, oids[n]) for n, param in enumerate(query.params)),
             columns=columns,
