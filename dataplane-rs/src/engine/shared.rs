@@ -8,6 +8,7 @@ use crate::plan::snapshot::{ColumnPlan, StatementPlan};
 use crate::plan::tables::Variant;
 use bytes::BytesMut;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// One caller's answer held in memory at most, and one flush's rows that wait for their end, bytes. Queries with such answers don't
 /// belong on a shared lane.
@@ -185,10 +186,10 @@ macro_rules! delegate {
 }
 
 impl<Q: Question> Protocol<Q> {
-    /// Fresh, for a new session.
-    pub fn of(session: &Session) -> Self {
+    /// Fresh, for a new session. `batch`: how long a statement that answers many callers may take.
+    pub fn of(session: &Session, batch: Duration) -> Self {
         match session {
-            Session::Postgres(_) => Self::Postgres(postgres::lane::Pipeline::default()),
+            Session::Postgres(_) => Self::Postgres(postgres::lane::Pipeline::new(batch)),
         }
     }
 
@@ -206,6 +207,11 @@ impl<Q: Question> Protocol<Q> {
     /// No call is under way.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What is answered next was asked for many: it may take longer.
+    pub fn batch_is_next(&self) -> bool {
+        delegate!(self, pipeline => pipeline.batch_is_next())
     }
 
     /// Calls under way, each with whether it was told otherwise (then what comes is dropped).

@@ -164,7 +164,7 @@ impl Database {
                 if lane.session.is_some() {
                     lane.successor = Some(link);
                 } else {
-                    lane.take(link, now);
+                    lane.take(link, self.backend.batch_timeout, now);
                 }
                 (self.down, self.refused) = (None, false);
             }
@@ -231,7 +231,8 @@ impl Database {
             let silence = now.saturating_duration_since(lane.heard);
             lane.heard = now;
             // Beyond the timeout the server itself says who it was.
-            if silence.as_micros() as u64 > SLOW_US && silence < backend.lane_timeout && !lane.pipeline.is_empty() {
+            let told = silence >= backend.lane_timeout && !lane.pipeline.batch_is_next();
+            if silence.as_micros() as u64 > SLOW_US && !told && !lane.pipeline.is_empty() {
                 suspect(&mut lane.pipeline, hands.standings, hands.observer);
             }
             let scratch = std::mem::take(&mut hands.scratch);
@@ -256,19 +257,19 @@ impl Database {
         } else if lane.pipeline.idle()
             && let Some(successor) = lane.successor.take()
         {
-            lane.take(successor, now);
+            lane.take(successor, backend.batch_timeout, now);
         }
     }
 
     fn broke<O: Outputs>(&mut self, at: usize, why: Broken, hands: &mut Hands<'_, O>) {
-        let Self { lanes, queue, quarantine, .. } = self;
+        let Self { backend, lanes, queue, quarantine, .. } = self;
         let Some(lane) = lanes.get_mut(at) else { return };
         let now = hands.desk.clock.now;
         let mut pipeline = std::mem::take(&mut lane.pipeline);
         pipeline.abandon(why, &mut |call, answer| answered(call, answer, queue, quarantine, hands));
         (lane.session, lane.permit, lane.size) = (None, None, 0);
         if let Some(successor) = lane.successor.take() {
-            return lane.take(successor, now);
+            return lane.take(successor, backend.batch_timeout, now);
         }
         // At once: after a restart the server may be back already.
         (lane.attempts, lane.retry) = (lane.attempts.max(1), now);
@@ -347,7 +348,7 @@ impl Database {
         let expired = if self.down.is_some() { Code::DatabaseUnavailable } else { Code::QueryTimeout };
         self.queue.remove(|call| call.deadline <= now, |call| hands.refuse(call, expired));
         self.quarantine.tidy(now);
-        let timeout = self.backend.lane_timeout;
+        let timeout = self.backend.lane_timeout.max(self.backend.batch_timeout);
         for at in 0..self.lanes.len() {
             let Some(lane) = self.lanes.get_mut(at) else { break };
             lane.pipeline.calls(|call, told| {

@@ -72,8 +72,8 @@ impl Lane {
     }
 
     /// Starts anew on a fresh connection.
-    pub fn take(&mut self, link: Link, now: Instant) {
-        self.pipeline = Protocol::of(&link.session);
+    pub fn take(&mut self, link: Link, batch: Duration, now: Instant) {
+        self.pipeline = Protocol::of(&link.session, batch);
         (self.session, self.permit) = (Some(link.session), Some(link.permit));
         self.expires = now + LIFETIME.mul_f64(rand::random_range(0.8..1.2));
         self.heard = now;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// `statement_timeout` of shared lanes: one slow statement holds the others up no longer than this.
 const LANE_TIMEOUT: Duration = Duration::from_millis(100);
+/// The same for a statement that answers many callers, none of whom would be asked again.
+const BATCH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Shared lanes of one thread at most.
 const LANES: usize = 2;
 
@@ -23,6 +25,8 @@ pub struct Backend {
     pub lane_source: Arc<Source>,
     /// That timeout.
     pub lane_timeout: Duration,
+    /// The one of a statement that answers many callers.
+    pub batch_timeout: Duration,
     /// Connections to PostgreSQL, over all threads and lanes.
     pub budget: Arc<Budget>,
     /// SQLite's threads.
@@ -40,6 +44,7 @@ impl Backend {
             source: Arc::new(Source::new(&plan)),
             lane_source: Arc::new(Source::new(&lane_plan)),
             lane_timeout,
+            batch_timeout: BATCH_TIMEOUT.min(Duration::from_millis(plan.statement_timeout_ms)),
             budget: Budget::new(plan.max_connections),
             sqlite: (plan.engine == Engine::Sqlite).then(|| sqlite::Pool::new(&plan, reach.clone())),
             reach,

@@ -14,6 +14,7 @@ use crate::plan::coalescing::Stopped;
 use crate::plan::tables::Variant;
 use bytes::{Buf, BytesMut};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// Batches kept for reuse. More are given back.
 const SPARE: usize = 8;
@@ -65,7 +66,8 @@ enum Mode {
     /// As the session began.
     #[default]
     Usual,
-    /// Batches of few callers would be planned anew each time: generic plans assume ten elements an array.
+    /// Generic plans, which assume ten elements an array: batches of fewer callers would be planned anew each time. And the time limit of
+    /// batches: what is little for one may be what many take on a busy machine.
     Generic,
     /// A change of it may have been undone.
     Unknown,
@@ -99,6 +101,8 @@ pub struct Pipeline<Q> {
     mode: Mode,
     /// The server knows no such choice.
     modeless: bool,
+    /// Time limit of a batch, ms.
+    batch_ms: u32,
     /// Slots of the batches of this flush.
     batches: Vec<u32>,
     ended: Vec<Ended>,
@@ -125,6 +129,7 @@ impl<Q: Question> Default for Pipeline<Q> {
             prepared: Vec::new(),
             mode: Mode::Usual,
             modeless: false,
+            batch_ms: 1000,
             batches: Vec::new(),
             ended: Vec::new(),
             spare: Vec::new(),
@@ -134,6 +139,16 @@ impl<Q: Question> Default for Pipeline<Q> {
 }
 
 impl<Q: Question> Pipeline<Q> {
+    /// A statement that answers many callers may take so long; a caller's own takes what the session began with.
+    pub fn new(batch: Duration) -> Self {
+        Self { batch_ms: u32::try_from(batch.as_millis()).unwrap_or(u32::MAX).max(1), ..Self::default() }
+    }
+
+    /// What is answered next was asked for many.
+    pub fn batch_is_next(&self) -> bool {
+        self.shadow.is_some() || matches!(self.flying.front(), Some(Item::Many(_)))
+    }
+
     /// Nothing is under way.
     #[inline]
     pub fn idle(&self) -> bool {
@@ -274,7 +289,14 @@ impl<Q: Question> Pipeline<Q> {
             return;
         }
         self.mode = mode;
-        self.own(if mode == Mode::Generic { "SET plan_cache_mode = force_generic_plan" } else { "RESET plan_cache_mode" }, true);
+        if mode == Mode::Generic {
+            self.own("SET plan_cache_mode = force_generic_plan", true);
+            let limit = format!("SET statement_timeout = {}", self.batch_ms);
+            self.own(&limit, false);
+        } else {
+            self.own("RESET plan_cache_mode", true);
+            self.own("RESET statement_timeout", false);
+        }
     }
 
     /// A batch and each of its questions alone, in one snapshot.

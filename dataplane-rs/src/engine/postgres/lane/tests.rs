@@ -106,6 +106,7 @@ struct Server {
     /// Knows no plan_cache_mode.
     old: bool,
     generic: bool,
+    patient: bool,
     /// Rotates the rows of a batch.
     turn: usize,
     batches: usize,
@@ -241,11 +242,15 @@ impl Server {
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" => self.begun = true,
             "COMMIT" | "ROLLBACK" => self.begun = false,
             _ if self.old => return self.error("42704"),
-            sql => self.generic = sql.starts_with("SET"),
+            "SET plan_cache_mode = force_generic_plan" => self.generic = true,
+            "RESET plan_cache_mode" => self.generic = false,
+            "SET statement_timeout = 700" => self.patient = true,
+            "RESET statement_timeout" => self.patient = false,
+            sql => panic!("{sql}"),
         }
         let batch = sql == "batch";
         self.batches += usize::from(batch);
-        self.generic_batches += usize::from(batch && self.generic);
+        self.generic_batches += usize::from(batch && self.generic && self.patient);
         if batch && self.refuses {
             return self.error("42501");
         }
@@ -295,7 +300,7 @@ struct Lane {
 
 impl Lane {
     fn new(piece: usize) -> Self {
-        Self { pipeline: Pipeline::default(), server: Server::default(), told: vec![], ends: vec![], piece }
+        Self { pipeline: Pipeline::new(Duration::from_millis(700)), server: Server::default(), told: vec![], ends: vec![], piece }
     }
 
     /// Talks until the flush is over.
@@ -382,7 +387,7 @@ fn a_lone_call_has_its_own_plan() {
     assert!(lane.server.generic);
     lane.pipeline.ask(ask(5, 3, 1, &own));
     lane.run();
-    assert!(!lane.server.generic);
+    assert!(!lane.server.generic && !lane.server.patient);
     assert_eq!(lane.check(6), []);
 }
 
@@ -495,7 +500,7 @@ fn an_ord_that_nobody_has_breaks_the_connection() {
         pipeline.ask_batch((0..4).map(|who| ask(who, who as i64, 0, &texts)));
         pipeline.sync();
         let mut server = Server { generic: true, ..Server::default() };
-        server.say(b'C', b"SET\0");
+        (0..2).for_each(|_| server.say(b'C', b"SET\0"));
         server.say(b'D', &[&[0, 3][..], &field(ord), &rows_of(1)[0]].concat());
         server.say(b'C', b"SELECT 1\0");
         assert_eq!(pipeline.feed(&server.out, &mut |_, _| panic!("told")), Err(Broken::Protocol), "{ord}");
