@@ -29,6 +29,9 @@ CREATE VIEW by_email AS SELECT c.id, o.placed FROM (customers c JOIN orders o ON
 CREATE VIEW deep AS SELECT id, upper(email) AS loud FROM contacts;
 CREATE VIEW outside AS SELECT sku, level FROM facts_other.stock;
 CREATE FUNCTION mine(n int) RETURNS int DETERMINISTIC RETURN n;
+CREATE FUNCTION regexp_like(a text, b text) RETURNS int DETERMINISTIC RETURN sleep(1);
+CREATE FUNCTION json_table(a int) RETURNS int DETERMINISTIC RETURN a;
+CREATE FUNCTION any_value() RETURNS int DETERMINISTIC RETURN 1;
 CREATE FUNCTION count (n int) RETURNS int DETERMINISTIC RETURN n;
 INSERT INTO customers (id, email, name, f, e) SELECT seq, concat('c', seq, '@x.example'), concat('n', seq), seq, 'a' FROM seq_1_to_20;
 INSERT INTO orders SELECT seq, 1 + seq % 20, '2026-01-01' + INTERVAL seq DAY, NULL, seq / 3 FROM seq_1_to_100;
@@ -116,6 +119,9 @@ def test_tables(database: MysqlDatabase, sql: str, tables: set[str]) -> None:
         ("SELECT count (1) AS x", Refusal.FUNCTION_NOT_ALLOWED),
         ("SELECT count/**/(1) AS x", Refusal.FUNCTION_NOT_ALLOWED),
         ("SELECT facts.count(1) AS x", Refusal.FUNCTION_NOT_ALLOWED),
+        ("SELECT regexp_like('a', 'b') AS x", Refusal.FUNCTION_NOT_ALLOWED),
+        ("SELECT any_value() AS x", Refusal.FUNCTION_NOT_ALLOWED),
+        ("SELECT 1 AS one, json_table(1) AS x", (Refusal.FUNCTION_NOT_ALLOWED, Refusal.NOT_PARSED, Refusal.DATABASE_REFUSED)),
         ("SELECT email FROM customers INTO OUTFILE '/tmp/x'", Refusal.NOT_PARSED),
         ("SELECT email INTO @x FROM customers", Refusal.UNDECLARED_PLACEHOLDER),
         ("SELECT @x := 1 AS x", Refusal.UNDECLARED_PLACEHOLDER),
@@ -149,10 +155,10 @@ def test_tables(database: MysqlDatabase, sql: str, tables: set[str]) -> None:
         ("SELECT nextval(s) AS x", Refusal.FUNCTION_NOT_ALLOWED),
     ],
 )
-def test_refused(database: MysqlDatabase, sql: str, code: Refusal) -> None:
+def test_refused(database: MysqlDatabase, sql: str, code: Refusal | tuple[Refusal, ...]) -> None:
     with pytest.raises(RefusedError) as refused:
         facts(database, sql)
-    assert refused.value.code is code, refused.value.hint
+    assert refused.value.code in (code if isinstance(code, tuple) else (code,)), refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from tailrace_gateway.compile.lineage import Flow, Lineage, Origin
 from tailrace_gateway.compile.mysql import catalog as catalogs
 from tailrace_gateway.compile.mysql import rules
 from tailrace_gateway.compile.mysql.coalescing import NotCoalescedError, Single, batch
-from tailrace_gateway.compile.mysql.functions import VOLATILE, called
+from tailrace_gateway.compile.mysql.functions import VOLATILE, called, native
 from tailrace_gateway.compile.mysql.lineage import origins, walk
 from tailrace_gateway.compile.mysql.page import page_plan
 from tailrace_gateway.compile.mysql.session import Session
@@ -33,6 +33,9 @@ from tailrace_gateway.serve.mysql.wire import Column, Type
 _READS = frozenset({"select", "values", "with", "("})
 _WRITES = frozenset({"insert", "update", "delete"})
 _KIND_HINT = "a saved query is one SELECT or VALUES that changes nothing and locks nothing; with write: true one INSERT, UPDATE or DELETE"
+
+_NATIVE: dict[str, frozenset[str]] = {}
+"""Functions of a server's version."""
 
 
 class MysqlDatabase:
@@ -56,7 +59,7 @@ class MysqlDatabase:
             raise RefusedError(Refusal.NOT_READ_ONLY, _KIND_HINT)
         placed = place(query.sql, [param.name for param in query.params], Engine.MYSQL)
         told = [token for token in tokens(placed.sql, Engine.MYSQL) if token.kind is not Kind.BLANK]
-        functions = called(placed.sql, told, write=query.write)
+        functions = called(placed.sql, told, self._native(), write=query.write)
         tree = _parsed(placed.sql, told)
         words = {placed.sql[token.start : token.end].lower() for token in told if token.kind is Kind.WORD}
         if tree.find(exp.Lock, exp.Command) or (not query.write and words & {"into", "procedure", "handler"}):
@@ -103,6 +106,13 @@ class MysqlDatabase:
     def _is_view(self, table: int | str) -> bool:
         known = self.catalog.tables.get(str(table))
         return known is not None and known.kind == "view"
+
+    def _native(self) -> frozenset[str]:
+        """Asked once a process and version."""
+        version = self._session.version
+        if version not in _NATIVE:
+            _NATIVE[version] = native(self._session.objection)
+        return _NATIVE[version]
 
     def _lineage(self, tree: exp.Expr, described: tuple[Column, ...]) -> Lineage:
         lineage, names = walk(tree, self.catalog)

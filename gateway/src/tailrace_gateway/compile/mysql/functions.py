@@ -4,7 +4,7 @@ Decided from tokens, not from the tree: whatever the server may take for a call 
 parenthesis, because with a blank between them the server would look for a stored function of that name.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tailrace_contract.codes import Refusal
 
@@ -25,14 +25,41 @@ _JSON = """json_array json_array_append json_array_insert json_array_intersect j
 json_detailed json_equals json_exists json_extract json_insert json_keys json_length json_loose json_merge json_merge_patch json_merge_preserve
 json_normalize json_object json_object_filter_keys json_object_to_array json_objectagg json_overlaps json_pretty json_query json_quote json_remove
 json_replace json_search json_set json_storage_size json_table json_type json_unquote json_valid json_value member_of"""
-_OTHER = """coalesce if ifnull isnull nullif nvl nvl2 decode_oracle uuid inet_aton inet_ntoa inet6_aton inet6_ntoa is_ipv4 is_ipv6 is_ipv4_compat
+_OTHER = """coalesce if ifnull isnull nullif nvl nvl2 uuid inet_aton inet_ntoa inet6_aton inet6_ntoa is_ipv4 is_ipv6 is_ipv4_compat
 is_ipv4_mapped is_uuid uuid_to_bin bin_to_uuid md5 sha sha1 sha2 compress uncompress uncompressed_length any_value"""
 _AGGREGATES = """avg bit_and bit_or bit_xor count group_concat max min std stddev stddev_pop stddev_samp sum var_pop var_samp variance median
 percentile_cont percentile_disc row_number rank dense_rank percent_rank cume_dist ntile lag lead first_value last_value nth_value"""
 _PLACES = """st_astext st_aswkt st_asbinary st_asgeojson st_x st_y st_distance st_distance_sphere st_contains st_within st_intersects st_srid
 st_geomfromtext st_pointfromtext point st_length st_area st_isvalid"""
 
-ALLOWED = frozenset(" ".join((_TEXT, _NUMBERS, _DATES, _JSON, _OTHER, _AGGREGATES, _PLACES)).split()) - {"decode_oracle"}
+LISTED = frozenset(" ".join((_TEXT, _NUMBERS, _DATES, _JSON, _OTHER, _AGGREGATES, _PLACES)).split())
+NO_ARGUMENTS = frozenset(
+    [
+        "char",
+        "coalesce",
+        "concat",
+        "curdate",
+        "curtime",
+        "current_date",
+        "current_time",
+        "current_timestamp",
+        "json_array",
+        "json_object",
+        "localtime",
+        "localtimestamp",
+        "now",
+        "pi",
+        "rand",
+        "sysdate",
+        "utc_date",
+        "utc_time",
+        "utc_timestamp",
+        "uuid",
+        "unix_timestamp",
+    ]
+)
+"""Of them those that every version has and that may be called without an argument."""
+_WRONG_COUNT, _SYNTAX = 1582, 1064
 VOLATILE = frozenset({"rand", "uuid", "sysdate"})
 """Another value at each call; NOW() and its like are the same within one statement."""
 
@@ -218,8 +245,19 @@ _WITHOUT_PARENTHESES = frozenset({"current_user", "current_role", "session_user"
 _TYPED = frozenset({"as", ",", "returning"})
 
 
-def called(text: str, tokens: Sequence[Token], *, write: bool) -> frozenset[str]:
-    """Functions that the statement may call, in lower case; RefusedError for one that it may not."""
+def native(objection: Callable[[str], int]) -> frozenset[str]:
+    """Of the listed names those that are the server's own: a version that has not one of them would call a stored or loaded function of that name.
+
+    `objection` prepares a statement and gives the error's number. A native function objects to having no argument, or is part of the grammar.
+    JSON_TABLE is neither; the walk lets it stand in FROM only, where no function can.
+    """
+    return frozenset(
+        name for name in LISTED if name in (*NO_ARGUMENTS, "json_table") or objection(f"SELECT {name}()") in (_WRONG_COUNT, _SYNTAX)
+    )
+
+
+def called(text: str, tokens: Sequence[Token], allowed: frozenset[str], *, write: bool) -> frozenset[str]:
+    """Functions that the statement may call, in lower case; RefusedError for one that it may not. `allowed`: see `native`."""
     told = [token for token in tokens if token.kind is not Kind.BLANK]
     words = [text[token.start : token.end] for token in told]
     lower = [word.lower() for word in words]
@@ -239,7 +277,7 @@ def called(text: str, tokens: Sequence[Token], *, write: bool) -> frozenset[str]
             continue
         if (name in _TYPES and _in_json_table(lower, n)) or (name == "columns" and "json_table" in lower[:n] and before.endswith("'")):
             continue
-        if name not in ALLOWED:
+        if name not in allowed:
             raise _not_allowed(name)
         if told[n + 1].start != token.end:
             raise RefusedError(

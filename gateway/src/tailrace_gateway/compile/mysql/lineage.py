@@ -82,6 +82,8 @@ class _MysqlWalker(Walker):
 
     def expression(self, node: exp.Expr, scope: Scope) -> Flow:
         """As on SQLite, but that a sub-query for a value fails when it has several rows."""
+        if isinstance(node, exp.JSONTable) or (isinstance(node, exp.Anonymous) and str(node.this).lower() == "json_table"):
+            raise RefusedError(Refusal.FUNCTION_NOT_ALLOWED, "JSON_TABLE stands in FROM only")
         is_query = isinstance(node, (exp.Subquery, exp.Select, exp.SetOperation))
         if is_query and not isinstance(node.parent, (exp.In, exp.Any, exp.All)) and not _is_one_row(node):
             self.risks += 1

@@ -67,6 +67,17 @@ class Session:
         except (connect.ConnectionLost, connect.DeadlinePassed) as error:
             raise UnreachableError("the server is gone") from error
 
+    def objection(self, sql: str) -> int:
+        """The number of the error that preparing a statement gives, 0 for none."""
+        until_s = time.monotonic() + ASK_S
+        try:
+            self._connection.forget(self._connection.prepare(sql, until_s))
+        except connect.ServerError as error:
+            return error.number
+        except (connect.ConnectionLost, connect.DeadlinePassed) as error:
+            raise UnreachableError("the server is gone") from error
+        return 0
+
     def prepare(self, sql: str, places: int, *, write: bool = False) -> tuple[Column, ...]:
         """What the server describes; nothing runs. A write is prepared in a transaction that may write, which is rolled back."""
         until_s = time.monotonic() + ASK_S
