@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// What `--help` says.
 pub const USAGE: &str = "\
-tailrace-dataplane --listen ADDR --admin ADDR --data DIR [--secret FILE] [--threads N] [--lame-duck 15s] [--drain-grace 30s]
+tailrace-dataplane --listen ADDR --admin ADDR --data DIR [--secret FILE] [--threads N] [--cache-size 32Mi] [--lame-duck 15s] [--drain-grace 30s]
 tailrace-dataplane spool-status --data DIR    what the run spool of DIR holds, as JSON
 
   --listen ADDR       where callers connect (0.0.0.0:8080)
@@ -14,10 +14,14 @@ tailrace-dataplane spool-status --data DIR    what the run spool of DIR holds, a
   --data DIR          sockets, secrets and the run spool; required
   --secret FILE       the gateway's own secret (DIR/gateway-secret)
   --threads N         serving threads (one a core)
+  --cache-size SIZE   bytes of answers that queries with a cache keep at most (32Mi)
   --lame-duck TIME    accept on for so long after SIGTERM (15s)
   --drain-grace TIME  then wait at most so long for calls under way and for their runs to be in the store (30s)
   --version           print the version
 ";
+
+/// Of the response cache, bytes.
+const CACHE_BYTES: usize = 32 << 20;
 
 /// `EX_USAGE` of sysexits.h: the command line was wrong.
 pub const EXIT_USAGE: u8 = 64;
@@ -35,6 +39,8 @@ pub struct Config {
     pub secret: PathBuf,
     /// Serving threads.
     pub threads: usize,
+    /// Of the response cache, bytes.
+    pub cache_bytes: usize,
     /// Accepting goes on for so long after SIGTERM, while `/readyz` fails and every answer closes its connection.
     pub lame_duck: Duration,
     /// Calls under way may take so long after that.
@@ -131,7 +137,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
         let _ = writeln!(faults, "{text}");
     };
     let (mut listen, mut admin, mut data, mut secret) = (None, None, None, None);
-    let (mut threads, mut lame_duck, mut drain_grace) = (None, None, None);
+    let (mut threads, mut cache, mut lame_duck, mut drain_grace) = (None, None, None, None);
     let mut arguments = arguments.peekable();
     let spool_status = arguments.next_if(|first| first == "spool-status").is_some();
     while let Some(argument) = arguments.next() {
@@ -142,7 +148,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
         match &*name {
             "--help" | "-h" => return Ok(Command::Help),
             "--version" | "-V" => return Ok(Command::Version),
-            "--listen" | "--admin" | "--data" | "--secret" | "--threads" | "--lame-duck" | "--drain-grace" => {}
+            "--listen" | "--admin" | "--data" | "--secret" | "--threads" | "--cache-size" | "--lame-duck" | "--drain-grace" => {}
             _ => {
                 fault(format_args!("{name}: unknown"));
                 continue;
@@ -158,6 +164,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
             "--data" => &mut data,
             "--secret" => &mut secret,
             "--threads" => &mut threads,
+            "--cache-size" => &mut cache,
             "--lame-duck" => &mut lame_duck,
             _ => &mut drain_grace,
         };
@@ -187,6 +194,10 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
             1
         }
     };
+    let cache_bytes = cache.map_or(Some(CACHE_BYTES), |text| size(&text)).unwrap_or_else(|| {
+        fault(format_args!("--cache-size: not a size up to 64Gi such as 32Mi, or 0"));
+        0
+    });
     let mut time = |name: &str, text: Option<String>, otherwise: u64| match text.as_deref().map(duration) {
         None => Duration::from_secs(otherwise),
         Some(Some(time)) => time,
@@ -203,7 +214,31 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Command, Faults>
     if spool_status {
         return Ok(Command::SpoolStatus(data));
     }
-    Ok(Command::Run(Box::new(Config { listen, admin, data, secret, threads, lame_duck, drain_grace, limits: Limits::default() })))
+    Ok(Command::Run(Box::new(Config {
+        listen,
+        admin,
+        data,
+        secret,
+        threads,
+        cache_bytes,
+        lame_duck,
+        drain_grace,
+        limits: Limits::default(),
+    })))
+}
+
+/// `^[0-9]+(Ki|Mi|Gi)?$`, at most 64 GiB.
+fn size(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor: usize = match text.get(digits.len()..)? {
+        "" => 1,
+        "Ki" => 1 << 10,
+        "Mi" => 1 << 20,
+        "Gi" => 1 << 30,
+        _ => return None,
+    };
+    let number = digits.bytes().all(|b| b.is_ascii_digit()).then_some(digits)?;
+    number.parse::<usize>().ok()?.checked_mul(factor).filter(|&bytes| bytes <= 64 << 30)
 }
 
 /// `^([0-9]+(ms|s|m|h|d))+$`, at most 100 days.
@@ -247,11 +282,12 @@ mod tests {
 
     #[test]
     fn all_flags_are_read() {
-        let line = "--listen 127.0.0.1:0 --admin=[::1]:9 --data .d --threads 3 --lame-duck 0s --drain-grace 1m30s";
+        let line = "--listen 127.0.0.1:0 --admin=[::1]:9 --data .d --threads 3 --cache-size 5Ki --lame-duck 0s --drain-grace 1m30s";
         let Command::Run(config) = read(line).unwrap() else { unreachable!() };
         assert_eq!(config.listen, "127.0.0.1:0".parse().unwrap());
         assert_eq!(config.admin, "[::1]:9".parse().unwrap());
         assert_eq!(config.secret, PathBuf::from(".d/gateway-secret"));
+        assert_eq!(config.cache_bytes, 5 << 10);
         assert_eq!((config.threads, config.lame_duck, config.drain_grace), (3, Duration::ZERO, Duration::from_secs(90)));
     }
 
@@ -271,6 +307,16 @@ mod tests {
     #[test]
     fn a_repeated_flag_is_a_fault() {
         assert!(read("--data a --data b").unwrap_err().0.contains("given twice"));
+    }
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in [("0", 0), ("1", 1), ("2Ki", 2 << 10), ("32Mi", 32 << 20), ("64Gi", 64 << 30)] {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        for text in ["", "Mi", "1M", "1.5Mi", "-1", "65Gi", "1 Mi", "99999999999999999999Gi", "+1"] {
+            assert_eq!(size(text), None, "{text}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `calls` carries it from one to the next. `process` is the whole: Config → threads → drain.
 pub mod admin;
 pub mod auth;
+pub mod cache;
 pub mod calls;
 #[rustfmt::skip]
 pub mod codes;

@@ -49,6 +49,8 @@ pub struct Observer {
     pub ship: ShipHealth,
     /// The certificate's own.
     pub tls: TlsHealth,
+    /// Bytes of kept answers.
+    pub cache_bytes: AtomicU64,
     spool: Mutex<Option<Box<dyn Fn() -> SpoolStatus + Send>>>,
     draining: AtomicBool,
     gateway_down: AtomicBool,
@@ -84,6 +86,7 @@ impl Observer {
             reaches: Mutex::new(Vec::new()),
             ship: ShipHealth::default(),
             tls: TlsHealth::default(),
+            cache_bytes: AtomicU64::new(0),
             spool: Mutex::new(None),
             draining: AtomicBool::new(false),
             gateway_down: AtomicBool::new(false),

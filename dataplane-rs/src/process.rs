@@ -2,6 +2,7 @@
 //! admin port; each serving thread has its own listener on the same address.
 //! May reject: a directory that another process owns, an address that is taken. IO: listeners, `DIR`.
 use crate::admin;
+use crate::cache::Cache;
 use crate::config::Config;
 use crate::http::server::{self, Settings};
 use crate::http::tls::Doors;
@@ -107,6 +108,7 @@ pub async fn run(
     let shipper = Shipper::start(spool.clone(), observer.clone(), ShipSettings::default())?;
     let store = Arc::new(Store::new(config.threads));
     let doors = Arc::new(Doors::default());
+    let cache = Cache::new(config.cache_bytes);
     let (phase, phases) = watch::channel(Phase::Serving);
     let mut threads = Vec::new();
     for (thread, listener) in listeners.into_iter().enumerate() {
@@ -119,6 +121,7 @@ pub async fn run(
             spool: spool.clone(),
             observer: observer.clone(),
             doors: doors.clone(),
+            cache: cache.clone(),
             gateway: config.data.join("run/gateway.sock"),
             phase: phases.clone(),
         };

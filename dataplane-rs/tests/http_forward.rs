@@ -37,6 +37,7 @@ impl DataPlane {
             data: folder.to_path_buf(),
             secret: folder.join("gateway-secret"),
             threads: 1,
+            cache_bytes: 0,
             lame_duck: Duration::ZERO,
             drain_grace: Duration::from_secs(5),
             limits: Limits::default(),

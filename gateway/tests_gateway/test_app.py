@@ -38,6 +38,7 @@ from tailrace_gateway.errors import SnapshotRefused
 from tailrace_gateway.observe import Event, Observation
 from tailrace_gateway.routes.description import router as description
 from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
+from tailrace_gateway.serve.etag import LARGEST_BYTES, etag
 from tailrace_gateway.serve.recording import RunsUnavailable
 from tailrace_gateway.serve.serving import Serving
 from tailrace_gateway.serve.tables import Tables
@@ -137,6 +138,7 @@ QUERIES = (
     query("away", refused="database_unreachable"),
     query("leaky"),
     query("private"),
+    query("kept", cache_ttl_ms=5500),
 )
 
 
@@ -145,7 +147,7 @@ def key(identity: str, text: str, role: int = 0, **more: Any) -> KeyPlan:
 
 
 def snapshot(**api: Any) -> Snapshot:
-    grants = (*(Grant(query=n) for n in range(8)), Grant(query=8, refused="mask_leak"))
+    grants = (*(Grant(query=n) for n in range(8)), Grant(query=8, refused="mask_leak"), Grant(query=10))
     masked = (Grant(query=0, masks=(MaskPlan(column=1, with_=Mask.PARTIAL),)),)
     return Snapshot(
         version=5,
@@ -220,6 +222,33 @@ async def test_one_row(api: Api) -> None:
     assert (run.bytes, run.database_us, run.queue_us, run.batch) == (len(answer.content), 11, 5, 1)
     assert (run.client, run.served_by, run.id) == (ClientClass.LOOPBACK, ServedBy.GATEWAY, answer.headers["x-run-id"])
     assert api.answers.asked[0].values == (b"1",)
+
+
+async def test_an_answer_that_a_client_may_keep(api: Api) -> None:
+    answer = await api.get("/q/kept?id=1")
+    assert list(answer.headers) == [
+        "content-type", "x-run-id", "x-row-count", "x-truncated", "cache-control", "etag", "vary", "date", "content-length",
+    ]  # fmt: skip
+    assert (answer.headers["cache-control"], answer.headers["etag"]) == ("private, max-age=5", etag(answer.content))
+    known = {"If-None-Match": f'"other", W/{answer.headers["etag"]}'}
+    for method in ("GET", "HEAD"):
+        again = await api.ask(method, "/q/kept?id=1", headers=known)
+        assert (again.status_code, again.content) == (304, b"")
+        assert list(again.headers) == ["x-run-id", "cache-control", "etag", "vary", "date"]
+        run = api.memory.last
+        assert (run.status, run.code, run.rows, run.bytes, run.id) == (304, "", 0, 0, again.headers["x-run-id"])
+    # A POST is answered, and so is whoever has another body, or asks a query that nobody may keep.
+    assert (await api.ask("POST", "/q/kept?id=1", headers=known)).status_code == 200
+    assert (await api.get("/q/kept?id=1&format=csv", headers=known)).status_code == 200
+    assert (await api.get("/q/one?id=1", headers=known)).status_code == 200
+    api.answers.rows = [[b"1", b"bob@example.com"]]
+    assert (await api.get("/q/kept?id=1", headers=known)).status_code == 200
+
+
+async def test_a_large_answer_has_no_tag(api: Api) -> None:
+    api.answers.rows = [[b"1", b"x" * LARGEST_BYTES]]
+    answer = await api.get("/q/kept?id=1", headers={"If-None-Match": "*"})
+    assert (answer.status_code, answer.headers["cache-control"], "etag" in answer.headers) == (200, "private", False)
 
 
 async def test_several_rows_of_one_are_the_first_and_truncated(api: Api) -> None:
@@ -627,7 +656,7 @@ async def test_a_swap_leaves_calls_under_way_on_their_tables(api: Api) -> None:
 
 async def test_catalog_shows_what_the_key_may_call(api: Api) -> None:
     catalog = (await api.get("/catalog")).json()
-    assert [entry["name"] for entry in catalog["queries"]] == ["one", "maybe", "all", "paged", "change", "tenants"]
+    assert [entry["name"] for entry in catalog["queries"]] == ["one", "maybe", "all", "paged", "change", "tenants", "kept"]
     assert "SELECT" not in json.dumps(catalog)
     masked = (await api.get("/catalog", text="masked")).json()
     assert [(entry["name"], entry["columns"][1]["masked"]) for entry in masked["queries"]] == [("one", True)]

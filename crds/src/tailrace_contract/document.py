@@ -24,7 +24,7 @@ MODELS: dict[Kind, type[QueryAPI] | type[ApiKey] | type[RunStore]] = {
 RULES: dict[Kind, tuple[rules.Rule, ...]] = {Kind.QUERY_API: rules.QUERY_API, Kind.API_KEY: rules.API_KEY, Kind.RUN_STORE: rules.RUN_STORE}
 
 LATER = (
-    "limits", "rateLimit", "quota", "maxConcurrent", "cache", "autoscaling", "clickhouse", "retention", "historySampleRate",
+    "limits", "rateLimit", "quota", "maxConcurrent", "autoscaling", "clickhouse", "retention", "historySampleRate",
     "batch", "connectionBudget", "cors",
 )  # fmt: skip
 """Fields that the design has and this version does not: their hint says so instead of guessing another name."""

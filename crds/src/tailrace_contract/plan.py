@@ -243,6 +243,8 @@ class QueryPlan(Plan):
     coalesce: CoalescePlan | None = None
     not_coalesced_because: str = ""
     """Why `coalesce` is None, for `explain`; a code, never SQL."""
+    cache_ttl_ms: Annotated[int, Field(ge=100, le=3_600_000)] | None = None
+    """How old an answer may be that is given again (docs/contract.md, "Response cache"). None: each call asks the database."""
     refused: str | None = None
     """The refusal code when no role may call it (not read only, not parsed, database unreachable and never compiled, …).
     Then `statement.sql` is empty."""

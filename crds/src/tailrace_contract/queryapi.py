@@ -151,6 +151,13 @@ class Coalesce(Part):
     """Most such statements that one thread has under way. A number of statements."""
 
 
+class Cache(Part):
+    """Answers are kept in each pod and given again to whoever asks the same and sees the same."""
+
+    ttl_ms: Annotated[DurationMs, Field(alias="ttl")]
+    """How old an answer may be. A duration from 100ms to 1h."""
+
+
 class Query(Part):
     """One saved query, served at /q/NAME."""
 
@@ -174,6 +181,8 @@ class Query(Part):
     """Keyset paging; without it a JSON answer ends after 10,000 rows."""
     coalesce: Coalesce | None = None
     """How waiting callers share a statement; a read only. Without it: auto."""
+    cache: Cache | None = None
+    """Answers that are not streams are kept for so long; a read only. Without it each call asks the database."""
     record: Literal["params"] | None = None
     """`params` keeps the parameters of each call in its run. Without it a run never holds values."""
 

@@ -234,6 +234,7 @@ def _milliseconds(field: str) -> str:
 
 
 ROTATION_MINIMUM_MS = 10_000
+CACHE_TTL_MS = (100, 3_600_000)
 MEMORY_MINIMUM_BYTES = 64 << 20
 MEMORY_MAXIMUM_BYTES = 1 << 40
 
@@ -311,6 +312,11 @@ QUERY_API: tuple[Rule, ...] = (
          "self.missing == 'error' || self.returns == 'one'"),
     Rule(_QUERY, "coalesce: a write is never shared; remove coalesce, or write: true",
          _when("coalesce", lambda q: q.get("write") is True and "coalesce" in q), "!self.write || !has(self.coalesce)"),
+    Rule(_QUERY, "cache: a write is never cached; remove cache, or write: true",
+         _when("cache", lambda q: q.get("write") is True and "cache" in q), "!self.write || !has(self.cache)"),
+    Rule((*_QUERY, "cache"), "ttl: an answer is kept for 100ms to 1h; correct it",
+         _when("ttl", lambda c: "d" in c["ttl"] or not CACHE_TTL_MS[0] <= parse_duration(c["ttl"]) <= CACHE_TTL_MS[1]),
+         "!self.ttl.contains('d') && duration(self.ttl) >= duration('100ms') && duration(self.ttl) <= duration('1h')"),
     Rule((*_QUERY, "page"), "defaultSize must not exceed maxSize; lower the one or raise the other",
          _when("defaultSize", lambda p: p.get("defaultSize", 50) > p.get("maxSize", 1000)), "self.defaultSize <= self.maxSize"),
     Rule(_PARAMETER, "items: needed by type array, and only there; add items: {type: …}, or remove it",

@@ -85,6 +85,15 @@ pub fn values<'a>(head: &'a Head<'_>, name: &'a str) -> impl Iterator<Item = &'a
     head.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
 }
 
+/// Puts `If-None-Match`, all lines of it, where the answer's tag will be looked for.
+pub fn condition(head: &Head<'_>, list: &mut Vec<u8>) {
+    match head.if_none_match {
+        Field::Absent => {}
+        Field::Once(value) => list.extend_from_slice(value),
+        Field::Several => list.extend_from_slice(&head.joined("if-none-match")),
+    }
+}
+
 /// `Prefer: timing` was sent.
 pub fn timing(head: &Head<'_>) -> bool {
     let asks = |value: &[u8]| value.split(|&b| b == b',').any(|token| token.trim_ascii().eq_ignore_ascii_case(b"timing"));

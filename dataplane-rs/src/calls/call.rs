@@ -1,4 +1,5 @@
 //! One call under way: who asks what, in which form, until when. Boxes are reused, so that a call allocates nothing.
+use crate::cache::{Lead, Waiting};
 use crate::engine::shared::Question;
 use crate::http::response::Form;
 use crate::observe::meter::Slot;
@@ -104,6 +105,14 @@ pub struct Call {
     pub link: Vec<u8>,
     /// JSON object of parameters, if the query records them.
     pub params: Option<String>,
+    /// May go by the shared lane.
+    pub shares: bool,
+    /// `If-None-Match`, of a query that is cached; empty without.
+    pub if_none_match: Vec<u8>,
+    /// Its answer is waited for by others, or kept for them.
+    pub lead: Option<Lead>,
+    /// It waits for another's answer.
+    pub waiting: Option<Waiting>,
     /// Checked Idempotency-Key, and what it stands for.
     pub idempotency: Option<Box<(String, String)>>,
 }
@@ -131,6 +140,10 @@ impl Call {
             values: Vec::new(),
             link: Vec::new(),
             params: None,
+            shares: false,
+            if_none_match: Vec::new(),
+            lead: None,
+            waiting: None,
             idempotency: None,
         }
     }
@@ -139,7 +152,7 @@ impl Call {
     pub fn reset(&mut self) {
         /// Larger buffers are given back, bytes.
         const KEEP: usize = 4096;
-        for buffer in [&mut self.values, &mut self.link] {
+        for buffer in [&mut self.values, &mut self.link, &mut self.if_none_match] {
             buffer.clear();
             if buffer.capacity() > KEEP {
                 buffer.shrink_to(KEEP);
@@ -149,6 +162,7 @@ impl Call {
         (self.form, self.trace, self.traceparent, self.timing) = (Form::default(), None, None, None);
         (self.sent_times, self.batch) = (0, 0);
         (self.params, self.idempotency) = (None, None);
+        (self.shares, self.lead, self.waiting) = (false, None, None);
     }
 
     /// The tables that admitted it.
@@ -180,6 +194,11 @@ impl Call {
     pub fn meter_slot(&self) -> Slot {
         let slot = self.query.zip(self.tables()).and_then(|(query, tables)| tables.meters.get(query as usize));
         slot.copied().unwrap_or(Slot::NONE)
+    }
+
+    /// Its answer may be one that is kept.
+    pub fn is_cached(&self) -> bool {
+        !self.is_stream() && self.query().is_some_and(|query| query.cache_ttl.is_some())
     }
 
     /// Rows without bound.

@@ -4,7 +4,9 @@ use super::admission::{self, ALLOW, ALLOW_WRITE, Refusal};
 use super::call::{Call, Pinned, Ticket};
 use super::desk::{Cost, Desk};
 use super::forwarded::Forward;
+use super::kept::Kept;
 use crate::auth::address;
+use crate::cache::Cache;
 use crate::codes::Code;
 use crate::config::Limits;
 use crate::encode::Format;
@@ -119,6 +121,7 @@ pub struct Core {
     path: Vec<u8>,
     values: Vec<u8>,
     unrecorded: Vec<u8>,
+    pub(super) kept: Kept,
 }
 
 enum Lane {
@@ -132,7 +135,7 @@ enum Lane {
 
 impl Core {
     /// Without plans.
-    pub fn new(recorder: Recorder, threads: usize, limits: &Limits, observer: Arc<Observer>) -> Self {
+    pub fn new(recorder: Recorder, threads: usize, limits: &Limits, observer: Arc<Observer>, cache: Arc<Cache>) -> Self {
         let meter = observer.meter();
         Self {
             plan: None,
@@ -150,6 +153,7 @@ impl Core {
             path: Vec::new(),
             values: Vec::new(),
             unrecorded: Vec::new(),
+            kept: Kept::new(cache),
         }
     }
 
@@ -200,6 +204,7 @@ impl Core {
         self.reject_when_full = spool.on_full() == OnFull::Reject;
         self.spool_failed = false; // the next commit tells anew
         let now = self.desk.clock.now;
+        self.kept.tidy(now, &self.observer);
         let (mut queued, mut flying, mut lanes) = (0, 0, 0);
         self.databases.retain(|_, database| {
             let (waiting, under_way) = database.load();
@@ -234,8 +239,13 @@ impl Core {
             return Admitted::Told;
         }
         match self.check(head, body, peer, &mut call) {
-            Ok(Lane::Shared) => self.queue(call, output),
-            Ok(Lane::Exclusive) => Admitted::Exclusive(call),
+            Ok(lane @ (Lane::Shared | Lane::Exclusive)) => {
+                call.shares = matches!(lane, Lane::Shared);
+                if matches!(head.method, Method::Get | Method::Head) && call.is_cached() {
+                    admission::condition(head, &mut call.if_none_match);
+                }
+                if call.is_cached() { self.look(call, output) } else { self.go(call, output) }
+            }
             Ok(Lane::Several(items)) => Admitted::Several(call, items),
             Ok(Lane::Forward) => match body {
                 Body::Whole(body) => Admitted::Forward(Box::new(Forward::new(head, body, call))),
@@ -264,6 +274,12 @@ impl Core {
         let date = &self.desk.date;
         output.answer(number, |out| response::options(form, date, allow, out));
         self.desk.recycle(call);
+    }
+
+    /// To the database.
+    #[inline]
+    pub(super) fn go(&mut self, call: Box<Call>, output: &mut Output) -> Admitted {
+        if call.shares { self.queue(call, output) } else { Admitted::Exclusive(call) }
     }
 
     #[inline]
@@ -434,8 +450,10 @@ impl Core {
             _ => Err(Box::new(Code::MalformedBody.into())),
         };
         match lane {
-            Ok(Lane::Shared) => self.queue(call, output),
-            Ok(Lane::Exclusive) => Admitted::Exclusive(call),
+            Ok(lane @ (Lane::Shared | Lane::Exclusive)) => {
+                call.shares = matches!(lane, Lane::Shared);
+                if call.is_cached() { self.look(call, output) } else { self.go(call, output) }
+            }
             Ok(Lane::Forward | Lane::Several(_)) => {
                 self.desk.refuse(call, Code::InternalError, Cost::default(), Some(output));
                 Admitted::Told

@@ -2,6 +2,7 @@
 //! May reject: rows that cannot be read (the caller gets `database_error`). IO: none until the recorder commits.
 use super::call::{Call, Ticket};
 use super::clock::Clock;
+use crate::cache::{Answer, Entry, LARGEST, Tag};
 use crate::codes::{Code, Fault};
 use crate::encode::{self, Malformed, cursor::Subject, problem};
 use crate::engine::shared;
@@ -10,7 +11,7 @@ use crate::http::compress;
 use crate::http::head::Protocol;
 use crate::http::negotiate::Coding;
 use crate::http::output::Output;
-use crate::http::response::{self, Date, Length, Success};
+use crate::http::response::{self, Date, Fresh, Length, Success};
 use crate::observe::meter::Meter;
 use crate::plan::snapshot::{Engine, Missing, Returns};
 use crate::runs::{Names, Open, Recorder, Run, RunId, ServedBy};
@@ -19,6 +20,8 @@ use std::time::Instant;
 
 /// Bodies up to this are sent as they are, bytes.
 pub const COMPRESS_FROM: usize = 1024;
+/// The client has the body.
+const NOT_MODIFIED: u16 = 304;
 /// Boxes kept for reuse. More are given back.
 const SPARE: usize = 2048;
 
@@ -232,13 +235,19 @@ impl Desk {
     /// Ends a call with a problem that says more.
     pub fn refuse_with(
         &mut self,
-        call: Box<Call>,
+        mut call: Box<Call>,
         code: Code,
         faults: &[(String, Fault)],
         allow: Option<&str>,
         cost: Cost,
         output: Option<&mut Output>,
     ) {
+        // Who waits for its answer asks for itself, unless only this client has left.
+        if code != Code::ClientClosed
+            && let Some(lead) = call.lead.take()
+        {
+            lead.fail();
+        }
         let Some(output) = output else { return self.gone(call, cost) };
         let mut body = std::mem::take(&mut self.body);
         body.clear();
@@ -275,8 +284,11 @@ impl Desk {
 
     /// Ends a call with rows that are all here.
     #[inline]
-    pub fn rows<'a>(&mut self, call: Box<Call>, rows: impl Rows<'a>, cost: Cost, output: Option<&mut Output>) {
-        let Some(output) = output else { return self.gone(call, cost) };
+    pub fn rows<'a>(&mut self, mut call: Box<Call>, rows: impl Rows<'a>, cost: Cost, output: Option<&mut Output>) {
+        let Some(output) = output else {
+            self.keep_only(&mut call, rows);
+            return self.gone(call, cost);
+        };
         let mut body = std::mem::take(&mut self.body);
         let mut next = std::mem::take(&mut self.next);
         body.clear();
@@ -293,11 +305,25 @@ impl Desk {
         (self.body, self.next) = (body, next);
     }
 
+    /// Of a call whose client has left: others may wait for its answer.
+    fn keep_only<'a>(&mut self, call: &mut Call, rows: impl Rows<'a>) {
+        let Some(lead) = call.lead.take() else { return };
+        let (mut body, mut next) = (Vec::new(), Vec::new());
+        match write(call, rows, &mut body, &mut next) {
+            Ok(Written { rows, truncated }) if body.len() <= LARGEST => {
+                let next = (!next.is_empty()).then_some(&*next);
+                let answer = Answer { body: &body, tag: Tag::of(&body), rows, truncated: Some(truncated), next };
+                self.meter.cache_evictions.add(lead.keep(answer, self.clock.now));
+            }
+            Ok(_) | Err(_) => lead.fail(),
+        }
+    }
+
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "what a 200 says; there is one caller a kind")]
     fn finish(
         &mut self,
-        call: Box<Call>,
+        mut call: Box<Call>,
         body: &[u8],
         truncated: Option<bool>,
         rows: Option<u64>,
@@ -306,23 +332,87 @@ impl Desk {
         cost: Cost,
         output: &mut Output,
     ) {
+        let form = call.form;
+        let mut packed = std::mem::take(&mut self.packed);
+        let (mut coding, mut sent) = (Coding::Identity, body);
+        if form.coding != Coding::Identity && body.len() > COMPRESS_FROM {
+            packed.clear();
+            if compress::whole(form.coding, body, &mut packed) {
+                (coding, sent) = (form.coding, &packed);
+            }
+        }
+        let mut tag = None;
+        if let Some(ttl) = call.query().and_then(|query| query.cache_ttl) {
+            tag = self.keep(&mut call, body, truncated, rows, next).map(|plain| (if sent == body { plain } else { Tag::of(sent) }, ttl));
+        }
+        let timing = call.timing.map(|auth_ns| server_timing(auth_ns, encode_ns.unwrap_or(0), cost));
+        let fresh = tag.as_ref().map(|(tag, ttl)| Fresh { max_age_s: ttl.as_secs(), age_s: None, tag });
+        let timing = timing.as_deref();
+        self.send(call, Ready { body, sent, coding, rows, truncated, next, timing, fresh }, cost, output);
+        self.packed = packed;
+    }
+
+    /// Keeps a cached query's answer for those who wait and those who come; its tag. None when it is too large.
+    fn keep(&mut self, call: &mut Call, body: &[u8], truncated: Option<bool>, rows: Option<u64>, next: Option<&[u8]>) -> Option<Tag> {
+        let tag = (body.len() <= LARGEST && !call.is_stream()).then(|| Tag::of(body));
+        if let Some(lead) = call.lead.take() {
+            match tag {
+                Some(tag) => {
+                    let answer = Answer { body, tag, rows: rows.unwrap_or(0), truncated, next };
+                    self.meter.cache_evictions.add(lead.keep(answer, self.clock.now));
+                }
+                None => lead.fail(),
+            }
+        }
+        tag
+    }
+
+    /// Ends a call with an answer that was kept. Bytes that were made for its coding.
+    #[inline]
+    pub fn cached(&mut self, call: Box<Call>, entry: &Entry, cost: Cost, output: Option<&mut Output>) -> usize {
+        let mut made = 0;
+        let Some(output) = output else {
+            self.gone(call, cost);
+            return 0;
+        };
+        let max_age_s = call.query().and_then(|query| query.cache_ttl).unwrap_or_default().as_secs();
+        let (coding, sent, tag) = match entry.packed(call.form.coding, COMPRESS_FROM, &mut made) {
+            Some(packed) => (call.form.coding, &*packed.body, &packed.tag),
+            None => (Coding::Identity, &*entry.body, &entry.tag),
+        };
+        let timing = call.timing.map(|auth_ns| server_timing(auth_ns, 0, cost));
+        let ready = Ready {
+            body: &entry.body,
+            sent,
+            coding,
+            rows: Some(entry.rows),
+            truncated: entry.truncated,
+            next: entry.next.as_deref(),
+            timing: timing.as_deref(),
+            fresh: Some(Fresh { max_age_s, age_s: Some(entry.age_s(self.clock.now)), tag }),
+        };
+        self.send(call, ready, cost, output);
+        made
+    }
+
+    /// Ends a call with a 200, or with a 304 if its client has that body.
+    #[inline]
+    fn send(&mut self, call: Box<Call>, ready: Ready<'_>, cost: Cost, output: &mut Output) {
+        let Ready { body, sent, coding, rows, truncated, next, timing, fresh } = ready;
         let number = call.ticket.number;
         let mut form = call.form;
         if form.protocol == Protocol::Part && body.len() > bulk::ANSWER {
             return self.refuse(call, Code::AnswerTooLarge, cost, Some(output));
         }
         form.close = output.says_close(number, form.close);
-        let (mut coding, mut sent) = (Coding::Identity, body);
-        if form.coding != Coding::Identity && body.len() > COMPRESS_FROM {
-            self.packed.clear();
-            if compress::whole(form.coding, body, &mut self.packed) {
-                (coding, sent) = (form.coding, &self.packed);
-            }
-        }
-        let timing = call.timing.map(|auth_ns| server_timing(auth_ns, encode_ns.unwrap_or(0), cost));
         let run = self.recorder.next_id();
         let date = &self.date;
-        let answer = Success { run, rows, truncated, next, timing: timing.as_deref(), length: Length::Known(sent.len()), coding };
+        if let Some(fresh) = fresh.filter(|fresh| !call.if_none_match.is_empty() && fresh.tag.is_in(&call.if_none_match)) {
+            output.answer(number, |out| response::not_modified(form, date, run, fresh, out));
+            self.record_as(&call, NOT_MODIFIED, None, 0, 0, cost);
+            return self.recycle(call);
+        }
+        let answer = Success { run, rows, truncated, next, timing, fresh, length: Length::Known(sent.len()), coding };
         output.answer(number, |out| {
             out.reserve(512 + sent.len());
             response::success(form, date, answer, out);
@@ -334,6 +424,19 @@ impl Desk {
         self.record(&call, None, rows.unwrap_or(0), body.len() as u64, cost);
         self.recycle(call);
     }
+}
+
+/// An answer that is all here.
+struct Ready<'a> {
+    /// Before compression, and as it is sent.
+    body: &'a [u8],
+    sent: &'a [u8],
+    coding: Coding,
+    rows: Option<u64>,
+    truncated: Option<bool>,
+    next: Option<&'a [u8]>,
+    timing: Option<&'a str>,
+    fresh: Option<Fresh<'a>>,
 }
 
 /// What `Server-Timing` says.

@@ -5,6 +5,7 @@
 //! May reject: what the engine rejects; a failure after the head cuts the body. IO: by the engine.
 use super::call::{Call, Ticket};
 use super::desk::{Cost, Desk, FlatRows};
+use super::kept;
 use crate::codes::Code;
 use crate::engine::{Ask, Event, Failure, Idempotency, Write};
 use crate::http::client::Signal;
@@ -35,11 +36,17 @@ struct Ended {
 }
 
 /// Runs one call to its end.
-pub async fn run(worker: Rc<Worker>, call: Box<Call>) {
+pub async fn run(worker: Rc<Worker>, mut call: Box<Call>) {
     let ticket = call.ticket;
     let Some(signal) = signal(&worker, ticket) else {
         return worker.tell(ticket, |core, _| core.desk.gone(call, Cost::default()));
     };
+    if call.waiting.is_some() {
+        match kept::wait(&worker, call, &signal).await {
+            Some(asks) => call = asks,
+            None => return,
+        }
+    }
     // A client that asks for many large answers at once gets few of them made ahead.
     if !near(&worker, &call, &signal).await {
         return worker.tell(ticket, |core, _| core.desk.gone(call, Cost::default()));
@@ -328,6 +335,10 @@ impl Exclusive {
     /// Appends the run's beginning and the head.
     fn open(&mut self) -> Option<(RunId, Body)> {
         let Self { worker, call, .. } = self;
+        // What is streamed is not kept.
+        if let Some(lead) = call.lead.take() {
+            lead.fail();
+        }
         worker.tell(call.ticket, |core, output| {
             let output = output?;
             let packer = Packer::new(call.form.coding).filter(|_| call.form.coding != Coding::Identity);
@@ -341,6 +352,7 @@ impl Exclusive {
                 truncated: (!json).then_some(false),
                 next: None,
                 timing: None,
+                fresh: None,
                 length: Length::Streamed { trailers: json },
                 coding,
             };

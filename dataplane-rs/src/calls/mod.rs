@@ -8,3 +8,4 @@ pub mod core;
 pub mod desk;
 pub mod exclusive;
 pub mod forwarded;
+pub mod kept;

@@ -113,6 +113,8 @@ pub struct Head<'a> {
     pub accept_encoding: Field<'a>,
     /// Content-Type.
     pub content_type: Field<'a>,
+    /// If-None-Match.
+    pub if_none_match: Field<'a>,
     /// Idempotency-Key.
     pub idempotency_key: Field<'a>,
     /// Content-Encoding.
@@ -214,6 +216,7 @@ fn fields<'a>(
         accept: Field::Absent,
         accept_encoding: Field::Absent,
         content_type: Field::Absent,
+        if_none_match: Field::Absent,
         idempotency_key: Field::Absent,
         content_encoding: Field::Absent,
         traceparent: Field::Absent,
@@ -244,6 +247,7 @@ fn fields<'a>(
                 let bearer = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
                 credential(&mut head.credential, bearer.map(|(_, key)| key.trim_ascii()));
             }
+            13 if is(b"if-none-match") => head.if_none_match.put(value),
             14 if is(b"content-length") => {
                 let value = number(value).ok_or(Fault::Malformed)?;
                 if head.framing != Framing::None {

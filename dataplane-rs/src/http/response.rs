@@ -2,6 +2,7 @@
 use super::bulk;
 use super::head::Protocol;
 use super::negotiate::Coding;
+use crate::cache::Tag;
 use crate::codes::Code;
 use crate::encode::Format;
 use crate::runs::RunId;
@@ -59,6 +60,17 @@ pub enum Length {
     },
 }
 
+/// What a client may do with an answer of a query that is cached.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh<'a> {
+    /// Keep it for so long since it was asked for, s.
+    pub max_age_s: u64,
+    /// It was asked for so long ago, s; None now.
+    pub age_s: Option<u64>,
+    /// Its ETag.
+    pub tag: &'a Tag,
+}
+
 /// A 200.
 #[derive(Clone, Copy, Debug)]
 pub struct Success<'a> {
@@ -72,6 +84,8 @@ pub struct Success<'a> {
     pub next: Option<&'a [u8]>,
     /// `Server-Timing`.
     pub timing: Option<&'a str>,
+    /// None where nothing is cached.
+    pub fresh: Option<Fresh<'a>>,
     /// Of the body.
     pub length: Length,
     /// What the body was compressed with.
@@ -101,8 +115,7 @@ pub fn success(form: Form, date: &Date, answer: Success<'_>, out: &mut Vec<u8>) 
         out.extend_from_slice(next);
         out.extend_from_slice(b">; rel=\"next\"");
     }
-    out.extend_from_slice(b"\r\nCache-Control: private\r\nVary: Accept, Accept-Encoding, Authorization, X-API-Key\r\nDate: ");
-    out.extend_from_slice(date.text.as_bytes());
+    control(answer.fresh, date, out);
     match answer.length {
         Length::Known(length) => {
             out.extend_from_slice(b"\r\nContent-Length: ");
@@ -126,6 +139,32 @@ pub fn success(form: Form, date: &Date, answer: Success<'_>, out: &mut Vec<u8>) 
         out.extend_from_slice(b"\r\nServer-Timing: ");
         out.extend_from_slice(timing.as_bytes());
     }
+    end(form, out);
+}
+
+/// Cache-Control, ETag, Age, Vary and Date.
+#[inline]
+fn control(fresh: Option<Fresh<'_>>, date: &Date, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"\r\nCache-Control: private");
+    if let Some(fresh) = fresh {
+        out.extend_from_slice(b", max-age=");
+        number(fresh.max_age_s, out);
+        out.extend_from_slice(b"\r\nETag: ");
+        out.extend_from_slice(fresh.tag.text());
+        if let Some(age_s) = fresh.age_s {
+            out.extend_from_slice(b"\r\nAge: ");
+            number(age_s, out);
+        }
+    }
+    out.extend_from_slice(b"\r\nVary: Accept, Accept-Encoding, Authorization, X-API-Key\r\nDate: ");
+    out.extend_from_slice(date.text.as_bytes());
+}
+
+/// Appends a whole 304: the client has the body that a 200 would bring.
+pub fn not_modified(form: Form, date: &Date, run: RunId, fresh: Fresh<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 304 Not Modified");
+    run_id(run, out);
+    control(Some(fresh), date, out);
     end(form, out);
 }
 
@@ -327,6 +366,7 @@ mod tests {
             truncated: Some(true),
             next: Some(b"/q/a?cursor=x"),
             timing: Some("auth;dur=0"),
+            fresh: Some(Fresh { max_age_s: 5, age_s: Some(1), tag: &Tag::of(b"x") }),
             length: Length::Known(4),
             coding: Coding::Gzip,
         };
@@ -334,7 +374,7 @@ mod tests {
         success(Form { close: true, ..Form::default() }, &date, answer, &mut out);
         let names: Vec<_> =
             std::str::from_utf8(&out).unwrap().lines().skip(1).filter_map(|line| line.split_once(':')).map(|(n, _)| n).collect();
-        let order = "Content-Type X-Run-Id X-Row-Count X-Truncated Link Cache-Control Vary Date Content-Length Content-Encoding Server-Timing Connection";
+        let order = "Content-Type X-Run-Id X-Row-Count X-Truncated Link Cache-Control ETag Age Vary Date Content-Length Content-Encoding Server-Timing Connection";
         assert_eq!(names.join(" "), order);
     }
 

@@ -9,6 +9,7 @@ use super::http2::{self, Sniffed};
 use super::tls::{Door, Doors};
 use super::transport::Transport;
 use super::worker::{Clients, Worker, abandon, deliver};
+use crate::cache::Cache;
 use crate::calls::call::{Call, Ticket};
 use crate::calls::core::{Admitted, Core, Items};
 use crate::calls::{bulk, exclusive, forwarded};
@@ -59,6 +60,8 @@ pub struct Settings {
     pub observer: Arc<crate::observe::Observer>,
     /// Whether new connections speak TLS.
     pub doors: Arc<Doors>,
+    /// Answers that all threads share.
+    pub cache: Arc<Cache>,
     /// `DIR/run/gateway.sock`.
     pub gateway: std::path::PathBuf,
     /// The end.
@@ -75,12 +78,12 @@ pub fn serve(settings: Settings) -> std::io::Result<u64> {
 }
 
 async fn run(settings: Settings) -> std::io::Result<u64> {
-    let Settings { thread, threads, listener, limits, store, spool, observer, doors, gateway, phase } = settings;
+    let Settings { thread, threads, listener, limits, store, spool, observer, doors, cache, gateway, phase } = settings;
     let recorder = spool.recorder().map_err(std::io::Error::other)?;
     let synced = recorder.synced();
     let listener = TcpListener::from_std(listener)?;
     let worker = Rc::new(Worker {
-        core: RefCell::new(Core::new(recorder, threads, &limits, observer.clone())),
+        core: RefCell::new(Core::new(recorder, threads, &limits, observer.clone(), cache)),
         clients: RefCell::default(),
         dirty: RefCell::default(),
         mailbox: RefCell::default(),

@@ -40,6 +40,8 @@ pub struct Database {
     pub retired: bool,
     /// Its exclusive lane.
     pub exclusive: Exclusive,
+    /// Of its mounted files, as last looked at.
+    pub generation: u64,
     /// Some query has earned the shared lane.
     wanted: bool,
     queue: FairQueue<Box<Call>>,
@@ -63,6 +65,7 @@ impl Database {
     pub fn new(backend: Arc<Backend>, lanes: usize, bound: usize, now: Instant) -> Self {
         Self {
             exclusive: Exclusive::new(&backend),
+            generation: backend.lane_source.generation(),
             backend,
             retired: false,
             wanted: false,
@@ -145,6 +148,7 @@ impl Database {
 
     /// The mounted files changed: connections are replaced, one after the other as they are idle.
     pub fn renew(&mut self, generation: u64, now: Instant) {
+        self.generation = generation;
         for lane in &mut self.lanes {
             if lane.session.as_ref().is_some_and(|session| session.generation() != generation) {
                 lane.expires = lane.expires.min(now);

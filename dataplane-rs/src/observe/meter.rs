@@ -223,6 +223,14 @@ pub struct Meter {
     pub exclusive_calls: Single,
     /// Calls answered by the shared lane.
     pub shared_calls: Single,
+    /// Calls answered from the response cache at once.
+    pub cache_hits: Single,
+    /// Calls of cached queries that asked the database.
+    pub cache_misses: Single,
+    /// Calls that waited for another's answer.
+    pub cache_waits: Single,
+    /// Answers thrown out of the response cache for others.
+    pub cache_evictions: Single,
     /// Calls handed to Python.
     pub forwarded: Single,
     /// What was not HTTP: bare 400, 408, 413, 431.
@@ -252,6 +260,10 @@ impl Default for Meter {
             shared_lanes: Single::default(),
             exclusive_calls: Single::default(),
             shared_calls: Single::default(),
+            cache_hits: Single::default(),
+            cache_misses: Single::default(),
+            cache_waits: Single::default(),
+            cache_evictions: Single::default(),
             forwarded: Single::default(),
             malformed: Single::default(),
             handshakes_failed: Single::default(),

@@ -288,6 +288,9 @@ wire! {
         /// Why they don't; a code.
         #[serde(default)]
         pub not_coalesced_because: String,
+        /// How old an answer may be that is given again.
+        #[serde(default)]
+        pub cache_ttl_ms: Option<u64>,
         /// Refused for every role.
         pub refused: Option<String>,
     }

@@ -8,6 +8,7 @@ use super::snapshot::{
     Snapshot, StatementPlan,
 };
 use crate::auth::keys::Keys;
+use crate::cache::Identity;
 use crate::codes::Code;
 use crate::encode::{CursorKey, MaskKey, RowWriter};
 use crate::observe::Observer;
@@ -122,6 +123,8 @@ pub struct Query {
     pub page: Option<Page>,
     /// How many callers are asked for at once.
     pub coalesced: Option<Coalesced>,
+    /// How old an answer may be that is given again.
+    pub cache_ttl: Option<Duration>,
     /// Bindings of a key that binds nothing.
     pub unbound: Arc<Bound>,
 }
@@ -144,6 +147,8 @@ pub struct Sight {
     pub writer: RowWriter,
     /// Why this role may name the query and not call it.
     pub refused: Option<Code>,
+    /// What its answers are kept under, of a query that is cached.
+    pub kept_as: Option<Identity>,
 }
 
 /// No grant in `Role::sights`.
@@ -219,7 +224,7 @@ impl Tables {
                     if *slot != NONE {
                         return Err(Invalid::Twice(format!("role {}: query {}", role.name, query.name)));
                     }
-                    *slot = sights.add(query, grant, mask_key.as_ref(), &role.name)?;
+                    *slot = sights.add(query, grant, mask_key.as_ref(), &role.name, |masks| kept_as(snapshot, grant, masks, secret))?;
                 }
                 Ok(Role { sights: table.into() })
             })
@@ -396,6 +401,7 @@ fn query(
             plan: page.clone(),
         }),
         statement: statement(&plan.statement, Variant::Plain),
+        cache_ttl: plan.cache_ttl_ms.filter(|_| !plan.write && plan.returns != Returns::None).map(Duration::from_millis),
         unbound: Arc::new(unbound),
     })
 }
@@ -419,6 +425,13 @@ fn coalesced(coalesce: &CoalescePlan, plan: &QueryPlan, version: u64, before: Op
     })
 }
 
+/// What answers of a query with these masks are kept under.
+fn kept_as(snapshot: &Snapshot, grant: &Grant, masks: &[MaskPlan], secret: Option<&[u8; 32]>) -> Option<Identity> {
+    let query = snapshot.queries.get(grant.query as usize)?;
+    query.cache_ttl_ms?;
+    Some(Identity::of(query, snapshot.connections.get(query.connection as usize)?, masks, secret))
+}
+
 /// Query, masks and refusal.
 type SightId = (u32, Vec<(u32, u8)>, Option<Code>);
 
@@ -428,7 +441,14 @@ struct Sights {
 }
 
 impl Sights {
-    fn add(&mut self, query: &Query, grant: &Grant, key: Option<&MaskKey>, role: &str) -> Result<u32, Invalid> {
+    fn add(
+        &mut self,
+        query: &Query,
+        grant: &Grant,
+        key: Option<&MaskKey>,
+        role: &str,
+        kept_as: impl FnOnce(&[MaskPlan]) -> Option<Identity>,
+    ) -> Result<u32, Invalid> {
         let refused = grant.refused.as_deref().map(refusal);
         // A refused pair shows nothing: its masks may not fit.
         let masks: &[MaskPlan] = if refused.is_some() || query.refused.is_some() { &[] } else { &grant.masks };
@@ -448,7 +468,7 @@ impl Sights {
             return Err(form(&unit(), "a masked page key"));
         }
         let at = u32::try_from(self.list.len()).map_err(|_| form(&unit(), "grants"))?;
-        self.list.push(Sight { writer, refused });
+        self.list.push(Sight { writer, refused, kept_as: kept_as(masks).filter(|_| query.cache_ttl.is_some()) });
         self.known.insert(id, at);
         Ok(at)
     }

@@ -43,6 +43,7 @@ impl Plane {
             data: data.path().to_owned(),
             secret: data.path().join("gateway-secret"),
             threads: 1,
+            cache_bytes: 32 << 20,
             lame_duck: Duration::ZERO,
             drain_grace: Duration::from_secs(5),
             limits: Limits::default(),

@@ -11,6 +11,7 @@ from tailrace_contract.golden import vectors
 from tailrace_contract.plan import Engine
 from tailrace_contract.run import run_id
 from tailrace_gateway.serve.cursor import InvalidCursor, Subject, cursor_key, open_cursor, seal
+from tailrace_gateway.serve.etag import etag, matches
 from tailrace_gateway.serve.formats import Format
 from tailrace_gateway.serve.negotiation import NotAcceptable, negotiate
 from tailrace_gateway.serve.problem import problem
@@ -81,3 +82,30 @@ def test_what_is_no_cursor(vector: dict[str, Any]) -> None:
 def test_no_text_is_a_cursor(text: str) -> None:
     with pytest.raises(InvalidCursor):
         open_cursor(KEY, Subject("a/b", "q", "v"), text, 1, Engine.POSTGRES)
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        (["{}"], True),
+        (["W/{}"], True),
+        (['"a", {}'], True),
+        (['"a,b" ,, W/"c",{} , "d"'], True),
+        (['"a"', "{}"], True),
+        (["*"], True),
+        ([" * "], True),
+        ([], False),
+        ([""], False),
+        (['"a"'], False),
+        (["w/{}"], False),
+        (['"a" {}'], False),
+        (["*, {}"], False),
+    ],
+)
+def test_if_none_match(given: list[str], known: bool) -> None:
+    tag = etag(b'{"id":7}')
+    assert matches(tag, [text.format(tag).encode() for text in given]) is known
+
+
+def test_etags_are_those_of_the_data_plane() -> None:
+    assert etag(b"") == '"47DEQpj8HBSa-_TImW-5JA"'

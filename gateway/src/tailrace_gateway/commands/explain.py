@@ -73,3 +73,5 @@ def show(found: list[Admission], console: Console) -> None:
             console.line(f"    fixed     {', '.join(admission.bound)}: by the key, callers can't send them")
         console.line(f"    callers   {'coalesced' if admission.coalesced else 'not coalesced'}: {admission.alone}")
         console.line(f"    lane      {admission.lane}: {admission.because}; timeout {format_duration(admission.timeout_ms)}")
+        if admission.cache_ttl_ms is not None:
+            console.line(f"    cached    for {format_duration(admission.cache_ttl_ms)} in each pod, for callers that ask and see the same")

@@ -175,6 +175,7 @@ def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: Con
         missing=spec.missing,
         timeout_ms=timeout_ms,
         record_params=spec.record_params,
+        cache_ttl_ms=spec.cache_ttl_ms,
         params=facts.params,
         columns=facts.columns,
         statement=facts.statement,
@@ -188,9 +189,9 @@ def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: Con
 
 
 def version_of(plan: QueryPlan, connection: ConnectionPlan, depends: str) -> str:
-    """16 hex digits over everything that the answers depend on; where the query stands in the snapshot, who may call it and whether callers
-    share a statement don't count."""
-    text = plan.model_dump_json(by_alias=True, exclude={"version", "connection", "coalesce", "not_coalesced_because"})
+    """16 hex digits over everything that the answers depend on; where the query stands in the snapshot, who may call it, whether callers
+    share a statement and how long answers are kept don't count."""
+    text = plan.model_dump_json(by_alias=True, exclude={"version", "connection", "coalesce", "not_coalesced_because", "cache_ttl_ms"})
     where = connection.model_dump_json(by_alias=True, include={"name", "engine", "session"})
     # Which Secret, not where it is mounted: the same resources give the same versions in every data directory.
     where += "\n" + "/".join(connection.url_file.split("/")[-3:])

@@ -85,6 +85,8 @@ class QuerySpec:
     coalesce: CoalesceSpec | None = CoalesceSpec()
     """None: each call has its own statement."""
     record_params: bool = False
+    cache_ttl_ms: int | None = None
+    """How old an answer may be that is given again. None: each call asks the database."""
     twice: str = ""
     """Why the name is refused: where the others of this name stand. Empty: it is the only one."""
 

@@ -61,6 +61,10 @@ _HEADERS: Object = {
     "X-Run-Id": {"description": "Identifies the recorded call.", "schema": {"type": "string", "pattern": "^[0-9a-f]{16}-[0-9a-f]{12}$"}},
     "X-Row-Count": {"description": "Rows in the body; absent on streams.", "schema": {"type": "integer", "minimum": 0}},
     "X-Truncated": {"description": "true if and only if there are more rows.", "schema": {"enum": ["true", "false"]}},
+    "ETag": {
+        "description": "Names the body exactly; absent over 1 MiB and on streams.",
+        "schema": {"type": "string", "pattern": '^"[A-Za-z0-9_-]{22}"$'},
+    },
     "Link": {"description": 'The next page (rel="next").', "schema": {"type": "string"}},
     "Retry-After": {"description": "Whole seconds.", "schema": {"type": "integer", "minimum": 0}},
     "Allow": {"description": "Methods.", "schema": {"type": "string"}},
@@ -134,11 +138,12 @@ def _path(query: Query, masks: dict[int, Mask], key: Key) -> Object:
     answers: Object = {"200": _answer(query, masks), **_problems(_query_codes(query))}
     path: Object = {}
     if not plan.write:
+        kept: Object = {"304": {"description": "The body that If-None-Match names holds still.", "headers": _headers(["X-Run-Id", "ETag"])}}
         path["get"] = {
             "operationId": plan.name,
             "summary": plan.name,
             "parameters": [_query_parameter(param) for param in params] + _reserved_parameters(query),
-            "responses": answers,
+            "responses": answers if plan.cache_ttl_ms is None else answers | kept,
         }
     body: Schema = {
         "type": "object",
@@ -213,6 +218,7 @@ def _answer(query: Query, masks: dict[int, Mask]) -> Object:
                 "additionalProperties": False,
             }
     names = ["X-Run-Id", "X-Row-Count"] + (["X-Truncated"] if plan.returns is not Returns.NONE else []) + (["Link"] if plan.page else [])
+    names += ["ETag"] if plan.cache_ttl_ms is not None else []
     lines = 'One object a line, then the line {"$complete":{…}}; without it the stream did not finish.'
     return {
         "description": "The answer.",

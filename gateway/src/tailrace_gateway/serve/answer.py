@@ -28,6 +28,18 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
+class Fresh:
+    """What a client may do with an answer of a query that is cached: keep it for `max_age_s`, and ask later whether `tag` still holds."""
+
+    max_age_s: int
+    tag: str
+
+    def fields(self) -> Fields:
+        """Cache-Control and ETag."""
+        return [("Cache-Control", f"private, max-age={self.max_age_s}"), ("ETag", self.tag)]
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Where the time of a call went, ms."""
 
@@ -51,8 +63,9 @@ def success_fields(
     now_s: float,
     length: int | None,
     timing: Timing | None,
+    fresh: Fresh | None = None,
 ) -> Fields:
-    """Header fields of a 200. `rows` None on streams, `truncated` None for `returns: none`, `length` None when chunked."""
+    """Header fields of a 200. `rows` None on streams, `truncated` None for `returns: none`, `length` None when chunked, `fresh` None without a cache."""
     fields: Fields = [("Content-Type", form.content_type), ("X-Run-Id", run_id)]
     if rows is not None:
         fields.append(("X-Row-Count", str(rows)))
@@ -60,12 +73,19 @@ def success_fields(
         fields.append(("X-Truncated", "true" if truncated else "false"))
     if link is not None:
         fields.append(("Link", f'<{link}>; rel="next"'))
-    fields += [("Cache-Control", "private"), ("Vary", VARY), ("Date", formatdate(now_s, usegmt=True))]
+    fields += [("Cache-Control", "private")] if fresh is None else fresh.fields()
+    fields += [("Vary", VARY), ("Date", formatdate(now_s, usegmt=True))]
     if length is not None:
         fields.append(("Content-Length", str(length)))
     if timing is not None:
         fields.append(("Server-Timing", timing.text()))
     return fields
+
+
+def not_modified(run_id: str, fresh: Fresh, now_s: float) -> Reply:
+    """A 304: the client has the body that a 200 would bring."""
+    fields: Fields = [("X-Run-Id", run_id), *fresh.fields(), ("Vary", VARY), ("Date", formatdate(now_s, usegmt=True))]
+    return Reply(304, fields, b"")
 
 
 def refusal(code: str, run_id: str | None, now_s: float, faults: Sequence[tuple[str, Fault]] = (), allow: str = "") -> Reply:

@@ -13,9 +13,10 @@ from tailrace_contract.plan import Missing, QueryPlan, Returns
 from tailrace_gateway.observe import Event, observation
 from tailrace_gateway.serve import bulk
 from tailrace_gateway.serve.admission import Admitted, Body, Granted, Refused, admit, admit_part, grant, prefers_timing, screen
-from tailrace_gateway.serve.answer import Reply, Timing, next_link, success_fields
+from tailrace_gateway.serve.answer import Fresh, Reply, Timing, next_link, not_modified, success_fields
 from tailrace_gateway.serve.cursor import Subject, seal
 from tailrace_gateway.serve.engine import Ask, Done, Failure, Row, Rows, StatementFailed
+from tailrace_gateway.serve.etag import LARGEST_BYTES, etag, matches
 from tailrace_gateway.serve.exchange import ClientLeft, Exchange, Part
 from tailrace_gateway.serve.formats import affected
 from tailrace_gateway.serve.json_scan import Item, Kind
@@ -166,6 +167,11 @@ class _Call:
         else:
             body, shown, truncated, link = self._rows(rows)
         timing = self._timing(done, time.monotonic() - encoding_s)
+        fresh = self._fresh(body)
+        request = self.exchange.request
+        if fresh is not None and request.method in ("GET", "HEAD") and matches(fresh.tag, request.fields(b"if-none-match")):
+            await self.exchange.finish(not_modified(self.exchange.run_id, fresh, time.time()))
+            return
         fields = success_fields(
             self.admitted.form,
             self.exchange.run_id,
@@ -175,8 +181,14 @@ class _Call:
             now_s=time.time(),
             length=len(body),
             timing=timing,
+            fresh=fresh,
         )
         await self.exchange.finish(Reply(200, fields, body, rows=shown))
+
+    def _fresh(self, body: bytes) -> Fresh | None:
+        """Of an answer that the data plane would keep; Python keeps none."""
+        ttl_ms = self.plan.cache_ttl_ms
+        return None if ttl_ms is None or len(body) > LARGEST_BYTES else Fresh(ttl_ms // 1000, etag(body))
 
     def _timing(self, done: Done, encode_s: float) -> Timing | None:
         if not prefers_timing(self.exchange.request):

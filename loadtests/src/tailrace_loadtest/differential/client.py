@@ -6,7 +6,18 @@ from dataclasses import dataclass
 
 from tailrace_loadtest.differential.calls import Call
 
-COMPARED = ("Content-Type", "Link", "X-Row-Count", "X-Truncated", "WWW-Authenticate", "Allow", "Retry-After", "Cache-Control", "Vary")
+COMPARED = (
+    "Content-Type",
+    "Link",
+    "X-Row-Count",
+    "X-Truncated",
+    "WWW-Authenticate",
+    "Allow",
+    "Retry-After",
+    "Cache-Control",
+    "ETag",
+    "Vary",
+)
 TIMEOUT_S = 30.0
 
 
