@@ -71,6 +71,11 @@ def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
 SHOWN = ("load", "server", "calls_per_s", "calls_per_server_cpu_s", "server_us", "database_us", "generator_us", "p50_ms", "p99_ms", "wrong")
 
 
+def told(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
+
+
 def single(case: Case, session: Session, options: argparse.Namespace) -> Verdict | None:
     """A bar that is no plain load; None when it is one."""
     match case.measure:
@@ -95,12 +100,16 @@ def judged(cases: Sequence[Case], session: Session, options: argparse.Namespace,
     results["loads"] = results.get("loads", []) + rounds.table(played)
     found: dict[str, Verdict] = {}
     for case in sorted(cases, key=lambda case: case.measure == "recorded"):
-        if any(load.query == "user_cached" for load, _ in case.loads) and "cache" in session.missing:
-            found[case.id] = bars.absent(case, session.missing["cache"])
-        elif case.loads:
-            found[case.id] = bars.judge(case, played)
-        else:
-            found[case.id] = single(case, session, options) or bars.absent(case, "nothing measures it")
+        try:
+            if any(load.query == "user_cached" for load, _ in case.loads) and "cache" in session.missing:
+                found[case.id] = bars.absent(case, session.missing["cache"])
+            elif case.loads:
+                found[case.id] = bars.judge(case, played)
+            else:
+                found[case.id] = single(case, session, options) or bars.absent(case, "nothing measures it")
+        except Exception as error:
+            # A run takes an hour: what breaks one row is told as its verdict, and the others go on.
+            found[case.id] = bars.absent(case, told(error))
         say(found[case.id].line())
     return [found[case.id] for case in cases]
 
@@ -112,8 +121,8 @@ def more(session: Session, options: argparse.Namespace) -> list[Verdict]:
         if name in options.only:
             try:
                 found.append(measure(session, options))
-            except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-                found.append(Verdict(name, "not measured", "", False, str(error).splitlines()[0]))
+            except Exception as error:
+                found.append(Verdict(name, "not measured", "a figure", False, told(error)))
             say(found[-1].line())
     return found
 
@@ -128,7 +137,7 @@ def elsewhere(kind: str, cases: Sequence[Case], home: Path, options: argparse.Na
         with opened(options.rows, folder, kind) as session:
             return judged(cases, session, options, results)
     except (ServerMissing, RuntimeError) as error:
-        return [bars.absent(case, " ".join(str(error).split())[:300]) for case in cases]
+        return [bars.absent(case, told(error)) for case in cases]
 
 
 def write(folder: Path, results: dict[str, Any]) -> None:

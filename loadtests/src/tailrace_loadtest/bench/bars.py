@@ -22,9 +22,9 @@ def right(results: Results, load: Load) -> str:
     reports = results.of(load)
     wrong = sum(report["wrong"] + report["other_status"] for report in reports)
     lost = sum(sum(report["errors"].values()) for report in reports)
-    unrecorded = sum(report["without_run_id"] for report in reports)
-    found = [f"{count} {what}" for count, what in ((wrong, "wrong answers"), (lost, "calls without an answer"), (unrecorded, "without a run id"))
-             if count]  # fmt: skip
+    unrecorded, void = sum(report["without_run_id"] for report in reports), sum(report["void"] for report in reports)
+    counts = ((wrong, "wrong answers"), (lost, "calls without an answer"), (unrecorded, "without a run id"), (void, "rounds not delivered"))
+    found = [f"{count} {what}" for count, what in counts if count]
     return ", ".join(found)
 
 

@@ -59,7 +59,7 @@ def overload(session: Session, rounds: int, seconds: float) -> Verdict:
             prober.join()
         shares.append(report["right"] / report["seconds"] / peak)
         # Intended times say how late an unbounded queue of callers is; the server's part is what the calls under way waited.
-        p99.append(report["answered_ms"]["p99"])
+        p99.append(report["answered_ms"]["p99"] if report["answered_ms"] else float("inf"))
         refused += report["statuses"].get("503", 0)
         other += report["wrong"] + report["other_status"] + sum(report["errors"].values())
         details.append({"peak": peak, "offered": options["rate"], "right": report["right"], "unsent": report["unsent"],

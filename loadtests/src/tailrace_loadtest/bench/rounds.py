@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tailrace_loadtest import generator
 from tailrace_loadtest.bench.case import Case, Load
 from tailrace_loadtest.bench.session import OURS, Session
 from tailrace_loadtest.bench.verdict import Range
@@ -61,11 +62,16 @@ def play(session: Session, loads: Mapping[Load, Sequence[str]], rounds: int, sec
                 target = session.target(name, load)
                 if target is None:
                     continue
-                rate = load.rate
-                if rate is not None and rate < 1:
-                    flat = session.run(target, replace(load, rate=None), seconds / 2, number + 1)
-                    rate = max(1.0, flat["achieved_rate"] * rate)
-                report = session.run(target, load, seconds, number + 1, rate)
+                try:
+                    rate = load.rate
+                    if rate is not None and rate < 1:
+                        flat = session.run(target, replace(load, rate=None), seconds / 2, number + 1)
+                        rate = max(1.0, flat["achieved_rate"] * rate)
+                    report = session.run(target, load, seconds, number + 1, rate)
+                except (generator.LoadFailed, OSError) as error:
+                    # One server's trouble costs its own figure and no other.
+                    say(f"round {number + 1}: {name} · {load.name}: FAILED: {error}")
+                    continue
                 results.reports.setdefault((load, name), []).append(report)
                 say(f"round {number + 1}: {line(load, name, report)}")
     return results
