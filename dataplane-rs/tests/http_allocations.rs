@@ -45,16 +45,22 @@ fn a_call_on_the_shared_lane_allocates_nothing() {
                 CROSS JOIN LATERAL (SELECT * FROM (SELECT id, name FROM users WHERE id = b.p1) i LIMIT 2) q";
     batched["coalesce"] = json!({"statement": statement(text, &[1016]), "maxBatch": 256, "maxInFlight": 2, "shadow": 2});
     (batched["name"], batched["version"]) = (json!("batched"), json!("00000000000000ba"));
-    plane.pushed(&snapshot(1, &url, vec![user_by_id(table), batched]));
+    let mut kept = user_by_id(table);
+    (kept["name"], kept["version"], kept["cacheTtlMs"]) = (json!("kept"), json!("00000000000000ca"), json!(3_600_000));
+    plane.pushed(&snapshot(1, &url, vec![user_by_id(table), batched, kept]));
     let metric = |name: &str| {
         let page = plane.admin("/metrics").text().to_owned();
         page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<usize>().ok()).unwrap()
     };
     assert_eq!(plane.get("/q/user?id=7").json(), json!({"id": 7, "name": "User 7"}));
-    for (query, depth) in [("user", 1), ("user", 16), ("batched", 16)] {
-        // Each call its own statement, or nearly all of them in batches.
-        let shared = || metric(if query == "user" { "tailrace_shared_calls_total" } else { "tailrace_batch_callers_sum" });
-        let expected = if query == "user" { CALLS } else { CALLS * 9 / 10 };
+    for (query, depth) in [("user", 1), ("user", 16), ("batched", 16), ("kept", 1), ("kept", 16)] {
+        // Each call its own statement, or nearly all of them in batches, or all from the response cache.
+        let (counted, expected) = match query {
+            "user" => ("tailrace_shared_calls_total", CALLS),
+            "kept" => ("tailrace_cache_hits_total", CALLS),
+            _ => ("tailrace_batch_callers_sum", CALLS * 9 / 10),
+        };
+        let shared = || metric(counted);
         let mut socket = std::net::TcpStream::connect(plane.listen).unwrap();
         socket.set_nodelay(true).unwrap();
         let request = |n: usize| format!("GET /q/{query}?id={} HTTP/1.1\r\nHost: a\r\nX-API-Key: {KEY}\r\n\r\n", n % 9 + 1);
