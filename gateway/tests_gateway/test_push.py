@@ -7,8 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tailrace_contract.golden import FOLDER
+from tailrace_contract.plan import Snapshot
+from tailrace_contract.report import Report, StoppedReport
 from tailrace_gateway.observe import Event, Observation
-from tailrace_gateway.push import Pusher
+from tailrace_gateway.push import Pusher, Stopped
+from tailrace_gateway.served import without_stopped
 
 
 class StandIn:
@@ -22,6 +26,7 @@ class StandIn:
         self.conflicts = 0
         self.refuse = False
         self.mute = False
+        self.uncoalesced: list[dict[str, str]] = []
         self.writers: list[asyncio.StreamWriter] = []
         self.server: asyncio.Server | None = None
 
@@ -56,7 +61,7 @@ class StandIn:
                         status = "409 Conflict"
                     else:
                         self.reports.append(body)
-                answer = json.dumps({"version": self.version, "refused": []}).encode()
+                answer = json.dumps({"version": self.version, "refused": [], "uncoalesced": self.uncoalesced}).encode()
                 writer.write(f"HTTP/1.1 {status}\r\nContent-Length: {len(answer)}\r\n\r\n".encode())
                 writer.write(answer[:5])
                 await writer.drain()
@@ -190,3 +195,34 @@ async def test_a_report_of_a_snapshot_that_is_not_in_force_pushes_it_whole(tmp_p
     finally:
         task.cancel()
         await plane.stop()
+
+
+async def test_what_the_data_plane_no_longer_lets_share_is_told_once(tmp_path: Path, seen: list[Observation]) -> None:
+    plane = StandIn(tmp_path / "s")
+    await plane.start()
+    told: list[tuple[Stopped, ...]] = []
+    pusher = Pusher(plane.path, seen.append, told.append)
+    pusher.offer(3, body(3))
+    task = asyncio.create_task(pusher.run())
+    try:
+        await within(pusher.acknowledged(3))
+        plane.uncoalesced = [{"query": "q", "version": "0123456789abcdef", "reason": "unequal"}]
+        await until(lambda: told)
+        plane.uncoalesced = []
+        await until(lambda: len(told) == 2)
+    finally:
+        task.cancel()
+        await plane.stop()
+    assert told == [(Stopped("q", "0123456789abcdef", "unequal"),), ()]
+
+
+def test_a_stopped_version_is_in_the_report_and_another_one_is_not() -> None:
+    snapshot = Snapshot.model_validate_json((FOLDER / "valid" / "snapshot-full.json").read_bytes())
+    report = Report.model_validate_json((FOLDER / "valid" / "report-full.json").read_bytes())
+    query = next(query for query in snapshot.queries if query.coalesce is not None)
+    queries = without_stopped(report, snapshot, [Stopped(query.name, query.version, "unequal")]).gateway.queries
+    assert queries.coalesced == report.gateway.queries.coalesced - 1
+    assert queries.stopped == (StoppedReport(name=query.name, reason="unequal"),)
+    alone = next(query for query in snapshot.queries if query.coalesce is None)
+    others = [Stopped(query.name, "0" * 16, "unequal"), Stopped(alone.name, alone.version, "shape"), Stopped("gone", "0" * 16, "shape")]
+    assert without_stopped(report, snapshot, others) is report

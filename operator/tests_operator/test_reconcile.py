@@ -1,6 +1,7 @@
 """A QueryAPI's reconcile against a cluster in memory: what is written, in which order, and what is said."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -423,3 +424,16 @@ def test_the_fake_is_a_cluster() -> None:
 
     cluster: Cluster = FakeCluster()
     assert cluster
+
+
+async def test_batches_that_a_pod_gave_up_are_told_by_an_event() -> None:
+    world = a_world()
+    await ready(world)
+    for uid, report in world.poller.reports.items():
+        assert report.gateway is not None
+        world.poller.reports[uid] = replace(report, gateway=replace(report.gateway, stopped=frozenset({("look", "unequal")})))
+    await world.reconcile()
+    (event,) = [each for each in world.cluster.events if each.reason == "CoalescingStopped"]
+    assert event.is_warning
+    assert "query look" in event.message
+    assert "unequal" in event.message

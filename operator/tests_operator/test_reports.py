@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tailrace_contract.report import GatewayReport as Written
-from tailrace_contract.report import QueriesReport, RefusedReport
+from tailrace_contract.report import QueriesReport, RefusedReport, StoppedReport
 from tailrace_operator.reports import GatewayReport, PodReport, merged, read_report
 
 FULL: dict[str, Any] = {
@@ -52,10 +52,15 @@ def test_all_of_it() -> None:
 def test_what_the_gateway_writes_is_read() -> None:
     """The gateway's own type, through the data plane's `/status`."""
     refused = RefusedReport(name="orders", code="unknown_table", message="no table")
-    gateway = Written(queries=QueriesReport(total=6, served=5, refused=(refused,)), keys=2, stale=True)
+    gateway = Written(
+        queries=QueriesReport(total=6, served=5, coalesced=3, refused=(refused,), stopped=(StoppedReport(name="a", reason="unequal"),)),
+        keys=2,
+        stale=True,
+    )
     found = said(gateway=json.loads(gateway.model_dump_json(by_alias=True))).gateway
     assert found is not None
     assert (found.queries.total, found.queries.served, found.keys, found.is_stale) == (6, 5, 2, True)
+    assert (found.queries.coalesced, found.stopped) == (3, {("a", "unequal")})
     assert [(each.name, each.role, each.code, each.message) for each in found.queries.refused] == [
         ("orders", "", "unknown_table", "no table")
     ]

@@ -11,6 +11,8 @@ from tailrace_contract.plan import Plan, Source
 
 REFUSED_SHOWN = 20
 """At most so many refused queries are named."""
+STOPPED_SHOWN = 20
+"""At most so many stopped queries are named."""
 REFUSED_KEYS_SHOWN = 200
 """At most so many refused ApiKeys are named."""
 MESSAGE_LENGTH = 1024
@@ -30,6 +32,14 @@ class RefusedReport(Plan):
     """Why, and what mends it."""
 
 
+class StoppedReport(Plan):
+    """A query whose callers shared statements until the data plane stopped it."""
+
+    name: str
+    reason: str
+    """`unequal`, `shape` or `refused` (docs/contract.md)."""
+
+
 class QueriesReport(Plan):
     """How many queries there are and are served."""
 
@@ -38,6 +48,8 @@ class QueriesReport(Plan):
     """With a plan for every role that they are granted to."""
     coalesced: Count = 0
     """Whose waiting callers share statements."""
+    stopped: Annotated[tuple[StoppedReport, ...], Field(max_length=STOPPED_SHOWN)] = ()
+    """Some of those that did, until the data plane stopped it; not counted in `coalesced`."""
     refused: Annotated[tuple[RefusedReport, ...], Field(max_length=REFUSED_SHOWN)] = ()
     """The first of the others."""
 

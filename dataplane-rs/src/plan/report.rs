@@ -42,8 +42,17 @@ wire! {
         pub served: u64,
         /// Whose waiting callers share statements.
         pub coalesced: u64,
+        /// Some of those that did until it was stopped.
+        pub stopped: Vec<StoppedQuery>,
         /// The first of the others.
         pub refused: Vec<RefusedQuery>,
+    }
+    /// A query whose callers shared statements until it was stopped.
+    pub struct StoppedQuery {
+        /// Its name.
+        pub name: String,
+        /// Why, for programs.
+        pub reason: String,
     }
     /// An ApiKey that is not served.
     pub struct RefusedKey {

@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,6 +49,15 @@ class Answer:
 
     status: int
     body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A query version whose callers the data plane lets share no statement any more."""
+
+    query: str
+    version: str
+    reason: str
 
 
 class PlansConnection(asyncio.Protocol):
@@ -136,10 +146,25 @@ def served_version(answer: Answer) -> int:
     return version
 
 
-class Pusher:
-    """Keeps the data plane on the offered snapshot. `offer` at any time from the event loop; `run` is a task for the process's life."""
+def stopped_queries(answer: Answer) -> tuple[Stopped, ...]:
+    """What the body of a 200 lists as `uncoalesced`; nothing where it has another form."""
+    try:
+        return tuple(
+            Stopped(str(each["query"]), str(each["version"]), str(each["reason"])) for each in json.loads(answer.body)["uncoalesced"]
+        )
+    except (ValueError, KeyError, TypeError):
+        return ()
 
-    def __init__(self, socket: Path, observe: Observer) -> None:
+
+class Pusher:
+    """Keeps the data plane on the offered snapshot. `offer` at any time from the event loop; `run` is a task for the process's life.
+
+    `on_stopped` is called in the event loop with the queries whose callers no longer share statements, whenever these change.
+    """
+
+    def __init__(self, socket: Path, observe: Observer, on_stopped: Callable[[tuple[Stopped, ...]], None] = lambda _: None) -> None:
+        self._on_stopped = on_stopped
+        self._stopped: tuple[Stopped, ...] = ()
         self._socket = socket
         self._observe = observe
         self._offer: Offer | None = None
@@ -216,7 +241,11 @@ class Pusher:
             while True:
                 self._changed.clear()
                 offer = self._offer
-                version = served_version(await connection.exchange("GET"))
+                answer = await connection.exchange("GET")
+                version = served_version(answer)
+                if (stopped := stopped_queries(answer)) != self._stopped:
+                    self._stopped = stopped
+                    self._on_stopped(stopped)
                 if offer is not None and version != offer.version and refused != offer.version:
                     refused = await self._push(connection, offer.version, offer.body)
                     reported = None

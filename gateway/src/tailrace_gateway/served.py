@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,15 +16,18 @@ from tailrace_contract.report import (
     MESSAGE_LENGTH,
     REFUSED_KEYS_SHOWN,
     REFUSED_SHOWN,
+    STOPPED_SHOWN,
     GatewayReport,
     QueriesReport,
     RefusedKeyReport,
     RefusedReport,
     Report,
+    StoppedReport,
 )
 from tailrace_contract.resource import Kind
 
 from tailrace_gateway.compile.refusal import RefusedUnit
+from tailrace_gateway.push import Stopped
 from tailrace_gateway.resources.private import write_private
 from tailrace_gateway.resources.state import Located, ResourceState
 from tailrace_gateway.resources.vault import Vault
@@ -88,6 +92,18 @@ def report(published: Published) -> Report | None:
         stale=_is_stale(published),
     )
     return Report(version=snapshot.version, sources=snapshot.sources, gateway=gateway)
+
+
+def without_stopped(report: Report, snapshot: Snapshot, stopped: Sequence[Stopped]) -> Report:
+    """The report once the data plane has stopped the batches of these query versions."""
+    versions = {query.name: query.version for query in snapshot.queries if query.coalesce is not None}
+    gone = {each.query: each.reason for each in stopped if versions.get(each.query) == each.version}
+    if not gone:
+        return report
+    queries = report.gateway.queries
+    shown = tuple(StoppedReport(name=name, reason=why) for name, why in sorted(gone.items())[:STOPPED_SHOWN])
+    queries = queries.model_copy(update={"coalesced": queries.coalesced - len(gone), "stopped": shown})
+    return report.model_copy(update={"gateway": report.gateway.model_copy(update={"queries": queries})})
 
 
 def _is_stale(published: Published) -> bool:

@@ -28,7 +28,7 @@ from tailrace_gateway.control import ControlLoop
 from tailrace_gateway.errors import GatewayError, SettingsError, SnapshotRefused
 from tailrace_gateway.listen import Server, make_server, tcp_socket, unix_socket
 from tailrace_gateway.observe import Event, JsonLog, Metrics, Observer, observation, observer
-from tailrace_gateway.push import Pusher
+from tailrace_gateway.push import Pusher, Stopped
 from tailrace_gateway.resources.apiserver import ApiServer, in_cluster
 from tailrace_gateway.resources.files import FileSource
 from tailrace_gateway.resources.kubernetes import RUN_STORE_VARIABLE, KubernetesSource, run_store
@@ -41,7 +41,7 @@ from tailrace_gateway.runs.recorder import StoreRecorder
 from tailrace_gateway.secret import read_or_make_secret
 from tailrace_gateway.serve.serving import Serving
 from tailrace_gateway.serve.tables import Tables
-from tailrace_gateway.served import report
+from tailrace_gateway.served import report, without_stopped
 from tailrace_gateway.settings import Settings, parse_settings
 
 DRAIN_S = 30
@@ -134,8 +134,11 @@ class Worker:
         self.place: Place | None = None
         """Where runs are kept: as the first snapshot says, until the process ends."""
         self.serving = Serving(self.recorder, observe)
-        self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe)
+        self.pusher = None if settings.alone else Pusher(settings.data_plane_socket, observe, self.stopped)
         self._offered: int | None = None
+        self._last: Offered | None = None
+        self._stopped: tuple[Stopped, ...] = ()
+        """Queries whose batches the data plane gave up."""
         self.tables: Tables | None = None
 
     async def follow(self) -> None:
@@ -150,6 +153,17 @@ class Worker:
         async for offered in offers:
             await self.apply(offered)
 
+    def stopped(self, queries: tuple[Stopped, ...]) -> None:
+        """Takes what the data plane says of batches that it gave up, and tells it in the report."""
+        self._stopped = queries
+        if self.pusher is not None and self._last is not None and self._last.report is not None:
+            self.pusher.report(self._last.snapshot.version, self._told(self._last))
+
+    def _told(self, offered: Offered) -> bytes:
+        if offered.report is None:
+            return b""
+        return without_stopped(offered.report, offered.snapshot, self._stopped).to_json()
+
     async def apply(self, offered: Offered) -> None:
         """Offers the bytes (made once) to the data plane, then builds the tables off the event loop and swaps them in.
 
@@ -161,7 +175,7 @@ class Worker:
         if self.settings.alone and snapshot.api.tls is not None:
             # Keys would travel in the clear where their owner asked for TLS.
             raise SettingsError(("http.tls is served by the data plane only: run with it, or remove http.tls",))
-        told = offered.report.to_json() if offered.report is not None else b""
+        self._last, told = offered, self._told(offered)
         if snapshot.version == self._offered and offered.report is not None:
             if self.pusher is not None:
                 self.pusher.report(snapshot.version, told)

@@ -50,6 +50,7 @@ from tailrace_operator.render import Facts, Installation, render
 from tailrace_operator.render.deployment import remembered_run_store
 from tailrace_operator.render.facts import fingerprint, needs_one_pod
 from tailrace_operator.render.names import gateway_name, metadata
+from tailrace_operator.reports import stopped
 from tailrace_operator.status import Observed, query_api_status
 from tailrace_operator.wakeups import Key
 from tailrace_operator.writing import Writer, target
@@ -67,6 +68,9 @@ CONTESTED = "Contested"
 
 NOT_ADMITTED = "NamespaceNotAdmitted"
 """Reason of the Event that tells why a namespace that allowKeysFrom names is not admitted."""
+
+COALESCING_STOPPED = "CoalescingStopped"
+"""Reason of the Event that tells that a data plane gave up the batches of a query."""
 
 SECRET_KEY = "secret"
 SECRET_BYTES = 32
@@ -164,6 +168,9 @@ class QueryAPIs:
         await self._say(live, status)
         for name in revoked.completed:
             await self._cluster.event(live, "KeyRevoked", f"ApiKey {name} was deleted: no pod serves it any more")
+        for query, why in stopped(looks_at.reports.values()):
+            message = f"callers of query {query} no longer share statements on every pod ({why}); each call has its own"
+            await self._cluster.event(live, COALESCING_STOPPED, message, is_warning=True)
         # Keys that wait for a first pod look only now and then by themselves.
         if namespaces != previous.namespaces or (_has_no_pod(previous) and not _has_no_pod(status)):
             self._engine.wake_keys(key.ref)

@@ -4,7 +4,7 @@ A report comes from a pod, so nothing in it is trusted further than that pod: te
 counts for that pod alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -41,10 +41,16 @@ class _Refused(_Part):
     message: _Bounded = ""
 
 
+class _Stopped(_Part):
+    name: _Bounded = ""
+    reason: _Bounded = ""
+
+
 class _Queries(_Part):
     total: Annotated[int, Field(ge=0, lt=2**31)] = 0
     served: Annotated[int, Field(ge=0, lt=2**31)] = 0
     coalesced: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    stopped: Annotated[tuple[_Stopped, ...], Field(max_length=_REFUSED_READ)] = ()
     refused: Annotated[tuple[_Refused, ...], Field(max_length=_REFUSED_READ)] = ()
 
 
@@ -76,6 +82,8 @@ class GatewayReport:
     """Whether it serves the last good of something that it can't read now."""
     refused_keys: Mapping[str, str] = field(default_factory=dict)
     """Why ApiKeys that have a digest are not served nevertheless, by NAMESPACE/NAME; some of them, if there are very many."""
+    stopped: frozenset[tuple[str, str]] = frozenset()
+    """(query, reason) of those whose callers no longer share statements, though they were compiled so; some, if there are very many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +147,11 @@ def _gateway(said: _Gateway) -> GatewayReport:
         RefusedQuery(name=each.name[:253], role=(each.role or "")[:253], code=each.code[:253], message=each.message[:512])
         for each in said.queries.refused
     )
-    queries = QueriesStatus.model_construct(total=said.queries.total, served=said.queries.served, refused=refused)
-    return GatewayReport(queries, said.keys, bool(said.stale), {each.id: each.message[:512] for each in said.refused_keys})
+    counts = said.queries
+    queries = QueriesStatus.model_construct(total=counts.total, served=counts.served, coalesced=counts.coalesced, refused=refused)
+    keys = {each.id: each.message[:512] for each in said.refused_keys}
+    stopped = frozenset((each.name[:253], each.reason[:253]) for each in counts.stopped)
+    return GatewayReport(queries, said.keys, bool(said.stale), keys, stopped)
 
 
 def merged(reports: tuple[GatewayReport, ...], most: int) -> tuple[QueriesStatus, int] | None:
@@ -155,6 +166,11 @@ def merged(reports: tuple[GatewayReport, ...], most: int) -> tuple[QueriesStatus
         refused=tuple(refused[key] for key in sorted(refused))[:most],
     )
     return queries, min(report.keys for report in reports)
+
+
+def stopped(reports: Iterable[PodReport]) -> list[tuple[str, str]]:
+    """(query, reason) of the queries whose callers no longer share statements on any of the pods, in order."""
+    return sorted(set[tuple[str, str]]().union(*(report.gateway.stopped for report in reports if report.gateway is not None)))
 
 
 Reports = Mapping[str, PodReport]
