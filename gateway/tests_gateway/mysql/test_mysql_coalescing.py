@@ -27,6 +27,7 @@ INSERT INTO people SELECT concat('Name ', seq), concat('l', seq), '2000-01-01' +
 INSERT INTO people VALUES ('Straße', NULL, NULL, NULL), ('𝄞', 'x', NULL, 1), ('', 'y', NULL, 2), ('ÀÉ', 'z', NULL, 3), ('back\\\\slash "q"', 'w', NULL, 4);
 INSERT INTO orders SELECT 1 + seq % 20, 1 + seq DIV 20, 1 + seq % 700, if(seq % 3, 'n', NULL) FROM seq_0_to_1999;
 INSERT INTO order_lines SELECT o.district, o.number, s.seq, s.seq * 3 + o.customer % 11, s.seq * 1.5 FROM orders o JOIN seq_1_to_5 s;
+CREATE TABLE traps (id int PRIMARY KEY, tailrace_batch_p1 int);
 ANALYZE TABLE users, people, orders, order_lines;
 """
 INT, STR = ParamType.INTEGER, ParamType.STRING
@@ -142,6 +143,7 @@ def test_a_batch_answers_what_its_singles_do(
         ("SELECT id FROM users WHERE (:i IS NULL OR id = :i) ORDER BY id LIMIT 5", {"i": INT}, Returns.MANY, "sequential_scan"),
         ("SELECT u.id, (SELECT count(*) FROM orders o JOIN order_lines l ON l.district = o.district WHERE o.district = u.id AND l.order_number > :m) AS n"
          " FROM users u WHERE u.id = :i", {"i": INT, "m": INT}, Returns.ONE, ""),
+        ("SELECT id FROM traps WHERE id = :i", {"i": INT}, Returns.ONE, "not_proven"),
         ("SELECT id, rand() AS r FROM users WHERE id = :i", {"i": INT}, Returns.ONE, "exclusive"),
         ("SELECT id FROM users WHERE id = 3", {}, Returns.ONE, "no_parameters"),
     ],

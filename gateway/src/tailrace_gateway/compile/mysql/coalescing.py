@@ -109,7 +109,7 @@ def rewritten(catalog: Catalog, query: QuerySpec, single: Single) -> str:
     if top.get("select") != 0 or "from" not in top or "union" in top:
         raise NotCoalescedError("shape")
     proof = Proof(tree, catalog)
-    if not proof.provable:
+    if not proof.provable or any(column.name.startswith(_B) for _, table in proof.tables for column in table.columns):
         raise NotCoalescedError("not_proven")
     known_atoms = _closure(proof, set(proof.fixed))
     listed = _listed(single, pieces, words, top["from"], tree)
