@@ -93,7 +93,7 @@ ENGINE ?= postgres
 REVOKED ?= 20
 
 differential: venv ## N calls to the data plane and to Python alone, everything compared (N=50000 SEED=1)
-	python -m tailrace_loadtest.differential --calls $(N) --seed $(SEED)
+	python -m tailrace_loadtest.differential --calls $(N) --seed $(SEED) --transports http1,pipelined,http2
 
 faults: venv ## kill -9 under full load, run ids compared as sets (ROUNDS=20)
 	python -m tailrace_loadtest.faults --rounds $(ROUNDS) --least $(LEAST) --engine $(ENGINE)

@@ -72,6 +72,8 @@ pub struct Limits {
     pub stream_high_water: usize,
     /// Streams of HTTP/2 that one connection may have open.
     pub streams: u32,
+    /// Streams of one connection whose answers may be large, made or being made: exclusive ones.
+    pub beside: u32,
     /// Bytes of request bodies that one connection of HTTP/2 may have under way.
     pub stream_bodies: usize,
     /// Streams of one connection that its client may have cancelled more than it let end; more ends the connection.
@@ -101,6 +103,7 @@ impl Default for Limits {
             high_water: 1 << 20,
             stream_high_water: 256 << 10,
             streams: 256,
+            beside: 16,
             stream_bodies: 4 << 20,
             cancelled: 512,
             stall_time: Duration::from_secs(60),

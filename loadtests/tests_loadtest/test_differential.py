@@ -14,8 +14,9 @@ from tailrace_contract.run import ClientClass, Epoch, Run, Sequence, ServedBy
 from tailrace_loadtest import cases
 from tailrace_loadtest.differential import api, compare
 from tailrace_loadtest.differential.calls import FORMATS, Call, Generator, fits_url, json_text, url_text
-from tailrace_loadtest.differential.client import COMPARED, Answer
+from tailrace_loadtest.differential.client import COMPARED, Answer, answered
 from tailrace_loadtest.differential.drive import Comparison
+from tailrace_loadtest.differential.transports import TRANSPORTS
 
 NAMES = ("chinook", "types", "mariadb", "six")
 
@@ -33,7 +34,7 @@ def test_the_same_seed_gives_the_same_calls_and_every_combination_is_covered(nam
     assert sum(1 + call.pages for call in calls) == 25_000
     seen = Counter(call.combination for call in calls)
     assert all(seen[query.name, form, role] >= 50 for query in asked.queries for form in FORMATS for role in asked.roles)
-    assert {"good", "walk", "bad parameters", "bad body", "methods", "accept", "credentials", "names", "cursors", "extras"} <= {
+    assert {"good", "walk", "bad parameters", "bad body", "methods", "accept", "credentials", "names", "cursors", "extras", "bulk"} <= {
         call.kind for call in calls
     }
 
@@ -185,3 +186,43 @@ def test_every_call_can_be_sent_pages_are_followed_and_a_liar_is_found() -> None
         assert lied.differing > 0
         assert {each.where for each in lied.differences} == {"status"}
         assert all(each.call.target.startswith("/q/media_types") for each in lied.differences)
+
+
+def test_run_ids_of_several_calls_are_found_and_hidden() -> None:
+    run, call = "0123456789abcdef-0123456789ab", Call("bulk", "q", "POST", ())
+    body = f'[{{"status":200,"run":"{run}","body":{{}}}},{{"status":422,"run":"{run[::-1]}","body":{{}}}}]'.encode()
+    answer = answered(call, 200, lambda name: None, body, broken=False)
+    assert answer.parts == (run,)
+    assert run.encode() not in answer.body
+    other = answered(call, 200, lambda name: None, b"[]", broken=False)
+    assert {each.where for each in compare.answers(call, answer, other)} == {"body", "runs of several"}
+
+
+def test_pipelined_answers_are_those_of_their_calls_and_the_rest_is_asked_again() -> None:
+    class Echo(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = self.path.encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            if "last" in self.path:
+                self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(body)
+            self.close_connection = "last" in self.path
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    pipelined = TRANSPORTS["pipelined"](server.server_port, {})
+    try:
+        calls = [Call("good", name, "GET", ()) for name in ("a", "b", "last", "c", "d")]
+        for _ in range(2):
+            assert [answer.body for answer in pipelined.ask_all(calls)] == [call.target.encode() for call in calls]
+    finally:
+        pipelined.close()
+        server.shutdown()
+        server.server_close()

@@ -73,16 +73,13 @@ async fn near(worker: &Worker, call: &Call, signal: &Signal) -> bool {
         if signal.gone.get() {
             return false;
         }
-        let ahead = {
-            let clients = worker.clients.borrow();
-            let client = clients.get(call.ticket.connection as usize).filter(|client| client.generation == call.ticket.generation);
-            match client {
-                Some(client) => client.output.ahead(call.ticket.number),
-                None => return false,
+        {
+            let mut clients = worker.clients.borrow_mut();
+            let client = clients.get_mut(call.ticket.connection as usize).filter(|client| client.generation == call.ticket.generation);
+            let Some(client) = client else { return false };
+            if client.output.ahead(call.ticket.number) <= most && client.take_place(&worker.limits) {
+                return true;
             }
-        };
-        if ahead <= most {
-            return true;
         }
         signal.changed.notified().await;
     }

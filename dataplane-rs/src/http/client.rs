@@ -414,6 +414,14 @@ impl Client {
         }
     }
 
+    /// An answer that may be large may be made for it now.
+    pub fn take_place(&mut self, limits: &Limits) -> bool {
+        match &mut self.way {
+            Way::Stream(stream) => stream.take_place(limits.beside),
+            Way::Socket(_) | Way::Bundle(_) => true,
+        }
+    }
+
     /// Looks at the first bytes of a connection for HTTP/2. They are kept while that can't be told.
     pub fn sniff(&mut self, data: &[u8], now: Instant) -> Sniffed {
         let sniffed = http2::sniff(&self.input, data);

@@ -6,7 +6,7 @@
 use super::client::{Body, Client, Way};
 use super::head;
 use super::server::Start;
-use super::stream::Stream;
+use super::stream::{Beside, Stream};
 use super::transport::Transport;
 use super::worker::{Worker, forget};
 use crate::calls::call::Ticket;
@@ -123,6 +123,7 @@ struct Session {
     /// Streams that were admitted: index and generation.
     open: Vec<(u32, u32)>,
     arriving: Vec<Arriving>,
+    beside: Rc<Beside>,
     /// Streams that their client cancelled, less those that it let end.
     cancelled: u32,
     /// Last request or answer.
@@ -152,8 +153,8 @@ pub async fn serve(worker: Rc<Worker>, socket: Transport, before: Vec<u8>, peer:
     let place = worker.sessions.borrow_mut().insert(task.clone());
     let now = tokio::time::Instant::now().into_std();
     let expires = now + limits.connection_age.mul_f64(rand::random_range(0.9..1.1));
-    let (open, arriving) = (Vec::new(), Vec::new());
-    let mut session = Session { worker, connection, peer, task, open, arriving, cancelled: 0, active: now, expires, leaving: None };
+    let (open, arriving, beside) = (Vec::new(), Vec::new(), Rc::default());
+    let mut session = Session { worker, connection, peer, task, open, arriving, beside, cancelled: 0, active: now, expires, leaving: None };
     poll_fn(|cx| session.turn(cx)).await;
     session.end();
     session.worker.sessions.borrow_mut().try_remove(place);
@@ -258,8 +259,14 @@ impl Session {
         let core = &mut *worker.core.borrow_mut();
         let clients = &mut *worker.clients.borrow_mut();
         let generation = worker.generation();
-        let id =
-            clients.insert(Client::new(Way::Stream(Stream::new(respond)), self.peer, generation, self.task.clone(), now, self.expires));
+        let id = clients.insert(Client::new(
+            Way::Stream(Stream::new(respond, self.beside.clone())),
+            self.peer,
+            generation,
+            self.task.clone(),
+            now,
+            self.expires,
+        ));
         let Some(client) = clients.get_mut(id) else { return };
         let id = id as u32;
         let ticket = Ticket { connection: id, generation, number: client.output.ask() };
@@ -313,6 +320,13 @@ impl Session {
             forget(clients, client);
             false
         });
+        if self.beside.freed() {
+            for &(id, _) in &self.open {
+                if let Some(client) = clients.get(id as usize) {
+                    client.notify();
+                }
+            }
+        }
     }
 
     /// Whoever still asks on it has left.

@@ -5,6 +5,8 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 /// A whole body up to this is handed over at once, whatever the window, bytes: the connection's task keeps what does not fit.
@@ -30,24 +32,63 @@ enum At {
     Ended,
 }
 
+/// How many streams of one connection have answers that may be large, made or being made.
+#[derive(Debug, Default)]
+pub struct Beside {
+    count: Cell<u32>,
+    freed: Cell<bool>,
+}
+
+impl Beside {
+    /// Whether a place became free since this was asked last.
+    pub fn freed(&self) -> bool {
+        self.freed.take()
+    }
+}
+
+/// One of these places; free again when the stream's answer is handed over whole.
+#[derive(Debug)]
+struct Place(Rc<Beside>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.count.set(self.0.count.get().saturating_sub(1));
+        self.0.freed.set(true);
+    }
+}
+
 /// One stream's way to its client.
 #[derive(Debug)]
-pub struct Stream(At);
+pub struct Stream {
+    at: At,
+    beside: Rc<Beside>,
+    place: Option<Place>,
+}
 
 impl Stream {
-    /// That is to be answered.
-    pub const fn new(respond: SendResponse<Bytes>) -> Self {
-        Self(At::Head(respond))
+    /// That is to be answered; `beside` is its connection's.
+    pub const fn new(respond: SendResponse<Bytes>, beside: Rc<Beside>) -> Self {
+        Self { at: At::Head(respond), beside, place: None }
+    }
+
+    /// Takes one of the `most` places of its connection; false when none is free.
+    pub fn take_place(&mut self, most: u32) -> bool {
+        let taken = self.place.is_some() || self.beside.count.get() < most;
+        if taken && self.place.is_none() {
+            self.beside.count.set(self.beside.count.get() + 1);
+            self.place = Some(Place(self.beside.clone()));
+        }
+        taken
     }
 
     /// The answer was handed over whole.
     pub const fn ended(&self) -> bool {
-        matches!(self.0, At::Ended)
+        matches!(self.at, At::Ended)
     }
 
     /// Hands over what may leave. `task`: of the connection, woken when the window opens.
     pub fn send(&mut self, output: &mut Output, task: &Waker) -> Result<(), Over> {
-        if let At::Head(respond) = &mut self.0 {
+        if let At::Head(respond) = &mut self.at {
             let pending = output.pending();
             if pending.is_empty() {
                 return Ok(());
@@ -56,9 +97,9 @@ impl Stream {
             output.took(length);
             let end = output.whole() && output.backlog() == 0;
             let body = respond.send_response(response, end)?;
-            self.0 = if end { At::Ended } else { At::Body(body) };
+            self.at = if end { At::Ended } else { At::Body(body) };
         }
-        let At::Body(body) = &mut self.0 else { return Ok(()) };
+        let At::Body(body) = &mut self.at else { return Ok(()) };
         loop {
             let (pending, whole) = (output.pending(), output.whole());
             let trailers = output.counts().filter(|_| whole);
@@ -89,7 +130,7 @@ impl Stream {
                 if let Some((rows, truncated)) = trailers {
                     body.send_trailers(counts(rows, truncated))?;
                 }
-                self.0 = At::Ended;
+                self.at = At::Ended;
                 return Ok(());
             }
         }
@@ -97,7 +138,7 @@ impl Stream {
 
     /// Ready when the client has given the stream up, or the connection has ended.
     pub fn poll_left(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.0 {
+        match &mut self.at {
             At::Head(respond) => respond.poll_reset(cx).map(drop),
             At::Body(body) => body.poll_reset(cx).map(drop),
             At::Ended => Poll::Pending,
@@ -106,7 +147,7 @@ impl Stream {
 
     /// Ends it in the middle of its answer: its client must not take it for whole.
     pub fn cut(&mut self) {
-        match &mut self.0 {
+        match &mut self.at {
             At::Head(respond) => respond.send_reset(Reason::INTERNAL_ERROR),
             At::Body(body) => body.send_reset(Reason::INTERNAL_ERROR),
             At::Ended => {}

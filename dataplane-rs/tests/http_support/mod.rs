@@ -101,7 +101,16 @@ impl Plane {
         self.thread.take().unwrap().join().unwrap()
     }
 
-    /// Ends it; all that it recorded.
+    /// Ends it; how many runs it recorded.
+    pub fn count_recorded(mut self) -> i64 {
+        self.signal();
+        self.thread.take().unwrap().join().unwrap();
+        let store = rusqlite::Connection::open(self.data.path().join("runs.sqlite")).unwrap();
+        let sql = "SELECT (SELECT count(*) FROM runs) + (SELECT coalesce(sum(count), 0) FROM run_blocks)";
+        store.query_row(sql, [], |row| row.get(0)).unwrap()
+    }
+
+    /// Ends it; all that it recorded, unless they were so many that they stand in blocks.
     pub fn recorded(mut self) -> Vec<(String, i64, String, i64)> {
         self.signal();
         self.thread.take().unwrap().join().unwrap();

@@ -21,6 +21,7 @@ from tailrace_loadtest.differential import api as api_module
 from tailrace_loadtest.differential import compare, store
 from tailrace_loadtest.differential.calls import FORMATS, Generator, times
 from tailrace_loadtest.differential.drive import Comparison, Outcome
+from tailrace_loadtest.differential.transports import TRANSPORTS, has_http2
 from tailrace_loadtest.servers import chinook, six
 from tailrace_loadtest.servers.mariadb import Mariadb
 from tailrace_loadtest.servers.postgres import Postgres
@@ -132,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
         for name, share in shares.items():
             described = api_module.read(cases.path(f"{name}.yaml"), ORDERED[name])
             with stacks(name, server, marias, folder) as (left, right):
-                outcome = Comparison(left.port, right.port, left.keys, options.workers).run(
+                outcome = Comparison(left.port, right.port, left.keys, options.workers, options.transports).run(
                     Generator(described, options.seed), share, least
                 )
                 if options.keep:
@@ -160,7 +161,7 @@ def run(options: argparse.Namespace) -> int:
             total.differing += outcome.differing
     percent = 100 * total.good / max(1, total.asked)
     forwarded = served[ServedBy.FORWARDED.value]
-    say(f"{time.monotonic() - began:.0f} s, seed {options.seed}, served by {dict(served)}")
+    say(f"{time.monotonic() - began:.0f} s, seed {options.seed}, asked by {', '.join(options.transports)}, served by {dict(served)}")
     say(f"differences: {total.differing} of {total.asked} (forwarded {forwarded}, 2xx {percent:.0f}%)")
     return 0 if total.differing == 0 and forwarded == 0 and covered and percent >= LEAST_GOOD else 1
 
@@ -172,6 +173,17 @@ def sqlite_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+def transports(text: str) -> tuple[str, ...]:
+    """Names of transports, separated by commas. ArgumentTypeError."""
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in TRANSPORTS:
+            raise argparse.ArgumentTypeError(f"{name}: not one of {', '.join(TRANSPORTS)}")
+        if name == "http2" and not has_http2():
+            raise argparse.ArgumentTypeError("http2 needs the package h2 (make venv)")
+    return names
+
+
 def main() -> int:
     """Parses the command line."""
     cli = argparse.ArgumentParser(prog="python -m tailrace_loadtest.differential", description=(__doc__ or "").splitlines()[0])
@@ -180,6 +192,8 @@ def main() -> int:
     cli.add_argument("--engine", choices=tuple(APIS), default="others", help="APIs on MySQL, on the other engines, or all")
     cli.add_argument("--only", choices=tuple(ORDERED), help="one of the APIs")
     cli.add_argument("--workers", type=int, default=6, help="threads that ask")
+    ways = tuple(name for name in TRANSPORTS if name != "http2" or has_http2())
+    cli.add_argument("--transports", type=transports, default=ways, help="how the data plane is asked, in turn: " + ",".join(TRANSPORTS))
     cli.add_argument("--show", type=int, default=SHOWN, help="differences shown, with the command lines that repeat them")
     cli.add_argument("--spread", action="store_true", help="show one difference of each kind")
     cli.add_argument("--groups", type=int, default=40, help="groups of differences shown")

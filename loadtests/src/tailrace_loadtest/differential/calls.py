@@ -105,7 +105,7 @@ class Generator:
         """Calls of every kind, by weight."""
         kinds = (
             (self.good, 30), (self.walk, 14), (self.bad_parameters, 18), (self.bad_body, 6), (self.methods, 6), (self.accept, 8),
-            (self.credentials, 6), (self.names, 3), (self.cursors, 3), (self.idempotency, 4), (self.extras, 2),
+            (self.credentials, 6), (self.names, 3), (self.cursors, 3), (self.idempotency, 4), (self.extras, 2), (self.bulk, 5),
         )  # fmt: skip
         makers = [maker for maker, weight in kinds for _ in range(weight)]
         while left > 0:
@@ -425,3 +425,31 @@ class Generator:
             ("traceparent", "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-extra"), ("traceparent", "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"), ("traceparent", "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"),
         ))  # fmt: skip
         return replace(self.shaped("extras", query, self.random.choice(list(self.api.roles.values())), (), (extra,)), stores=query.stores)
+
+    def bulk(self) -> Call:
+        """Several calls in one body: good ones, pages, faults, what is no call; or a body that only looks so, and what refuses all of them."""
+        query = self.random.choice(self.reads if self.random.random() < 0.95 else self.writes or self.reads)
+        items = [self.item(query) for _ in range(self.random.choice((0, 1, 2, 3, 5, 8)) if self.random.random() < 0.97 else 257)]
+        blank = self.random.choice(("", " ", "\n", "\t"))
+        body = "{" + blank + '"calls"' + blank + ":" + blank + "[" + f",{blank}".join(items) + "]" + blank + "}"
+        if self.random.random() < 0.1:
+            body = self.random.choice((
+                '{"calls":[{}],"x":1}', '{"calls":null}', '{"calls":[{},]}', '{"calls":[{}]', '{"calls":[{}]}}', '{"c\\u0061lls":[{}]}', '{"calls":[{}],"calls":[]}', "[]",
+            ))  # fmt: skip
+        headers: Headers = (*self.credential(), ("Content-Type", "application/json"))
+        if self.random.random() < 0.1:
+            headers = (*headers, ("Accept", self.random.choice((*ACCEPT.values(), "*/*"))))
+        pairs = (self.random.choice(("format=json", "format=csv", "x=1", "format=json&x=1")),) if self.random.random() < 0.1 else ()
+        return Call("bulk", query.name, "POST", pairs, headers, body.encode(), self.key(), stores=query.stores)
+
+    def item(self, query: Saved) -> str:
+        """One of several calls."""
+        if self.random.random() < 0.1:
+            return self.random.choice(
+                ("{}", "null", "5", "[]", '"a"', '{"format":"csv"}', '{"format":"json"}', '{"x":1}', '{"cursor":"AAAA"}', '{"calls":[]}')
+            )
+        text = self.body(query).decode()
+        if query.paged and self.random.random() < 0.5:
+            size = f'"page_size": {self.random.randint(0, 12)}'
+            text = "{" + size + "}" if text == "{}" else text[:-1] + ", " + size + "}"
+        return text

@@ -1,7 +1,8 @@
 """One side of the comparison: sends a call over a keep-alive connection and keeps what must be equal. IO: HTTP to loopback."""
 
 import http.client
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tailrace_loadtest.differential.calls import Call
@@ -19,6 +20,7 @@ COMPARED = (
     "Vary",
 )
 TIMEOUT_S = 30.0
+_PART = re.compile(rb'"run":"([0-9a-f]{16}-[0-9a-f]{12})"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Answer:
     body: bytes
     run_id: str
     broken: bool = False
+    parts: tuple[str, ...] = ()
+    """Run ids of several calls in one body."""
 
     @property
     def link(self) -> str:
@@ -38,6 +42,21 @@ class Answer:
             if name == "Link" and values:
                 return values[0].partition("<")[2].partition(">")[0]
         return ""
+
+
+def answered(call: Call, status: int, get_all: Callable[[str], list[str] | None], body: bytes, *, broken: bool) -> Answer:
+    """What is kept of an answer. `get_all`: the values of a header."""
+    run_id = (get_all("X-Run-Id") or [""])[0]
+    kept = tuple((name, tuple(get_all(name) or ())) for name in COMPARED)
+    parts: tuple[str, ...] = ()
+    if run_id:
+        # It stands in problem bodies too.
+        body = body.replace(run_id.encode(), b"RUN")
+    elif call.kind == "bulk":
+        parts = tuple(part.decode() for part in _PART.findall(body))
+        for part in parts:
+            body = body.replace(part.encode(), b"RUN")
+    return Answer(status, kept, body, run_id, broken, parts)
 
 
 class Side:
@@ -80,10 +99,7 @@ class Side:
             body, broken = b"", True
         if broken or response.will_close:
             self.close()
-        run_id = response.getheader("X-Run-Id") or ""
-        kept = tuple((name, tuple(response.headers.get_all(name) or ())) for name in COMPARED)
-        # The run id stands in problem bodies too.
-        return Answer(response.status, kept, body.replace(run_id.encode(), b"RUN") if run_id else body, run_id, broken)
+        return answered(call, response.status, response.headers.get_all, body, broken=broken)
 
     def close(self) -> None:
         """Ends the connection."""

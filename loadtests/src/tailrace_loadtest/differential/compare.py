@@ -49,6 +49,8 @@ def answers(call: Call, left: Answer, right: Answer) -> list[Difference]:
         found.append(Difference(call, "body", _shown(left.body, right.body), _shown(right.body, left.body)))
     if bool(left.run_id) != bool(right.run_id):
         found.append(Difference(call, "X-Run-Id", repr(left.run_id), repr(right.run_id)))
+    if len(left.parts) != len(right.parts):
+        found.append(Difference(call, "runs of several", str(len(left.parts)), str(len(right.parts))))
     return found
 
 

@@ -4,13 +4,14 @@ import queue
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tailrace_loadtest.differential import compare
 from tailrace_loadtest.differential.calls import Call, Generator
-from tailrace_loadtest.differential.client import Side
+from tailrace_loadtest.differential.client import Answer, Side
 from tailrace_loadtest.differential.compare import Difference
+from tailrace_loadtest.differential.transports import TRANSPORTS, Transport
 
 KEPT = 2000
 """Differences that are kept whole; the rest are only counted."""
@@ -42,12 +43,13 @@ class Outcome:
 
 
 class Comparison:
-    """Two ports, one set of keys."""
+    """Two ports, one set of keys. `transports`: how the left one is asked, thread by thread; the right one is asked one call after the other."""
 
-    def __init__(self, left: int, right: int, keys: Mapping[str, str], workers: int = 6) -> None:
+    def __init__(self, left: int, right: int, keys: Mapping[str, str], workers: int = 6, transports: Sequence[str] = ("http1",)) -> None:
         self.ports = (left, right)
         self.keys = keys
         self.workers = workers
+        self.transports = transports
         self.outcome = Outcome()
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -66,7 +68,9 @@ class Comparison:
         plain: queue.Queue[Call | None] = queue.Queue(256)
         ordered: queue.Queue[Call | None] = queue.Queue(256)
         lanes = [plain] * self.workers + [ordered]
-        threads = [threading.Thread(target=self._work, args=(lane,)) for lane in lanes]
+        # Calls that depend on each other are asked one after the other.
+        ways = [*(self.transports[n % len(self.transports)] for n in range(self.workers)), "http1"]
+        threads = [threading.Thread(target=self._work, args=each) for each in zip(lanes, ways, strict=True)]
         for thread in threads:
             thread.start()
         step, shown = max(1, count // 10), 0
@@ -80,36 +84,55 @@ class Comparison:
         for thread in threads:
             thread.join()
 
-    def _work(self, lane: "queue.Queue[Call | None]") -> None:
-        left, right = Side(self.ports[0], self.keys), Side(self.ports[1], self.keys)
+    def _work(self, lane: "queue.Queue[Call | None]", transport: str) -> None:
+        left: Transport = TRANSPORTS[transport](self.ports[0], self.keys)
+        right = Side(self.ports[1], self.keys)
         try:
-            while (call := lane.get()) is not None:
+            ended = False
+            while not ended and (first := lane.get()) is not None:
+                calls = [first]
+                while len(calls) < left.depth:
+                    try:
+                        more = lane.get_nowait()
+                    except queue.Empty:
+                        break
+                    if more is None:
+                        ended = True
+                        break
+                    calls.append(more)
                 if self._failure is None:
-                    self._ask(call, left, right)
+                    self._ask(calls, left, right)
         except BaseException as error:
             self._failure = error
-            while lane.get() is not None:
+            while not ended and lane.get() is not None:
                 pass
         finally:
             left.close()
             right.close()
 
-    def _ask(self, call: Call, left: Side, right: Side) -> None:
-        while True:
-            one, two = left.ask(call), right.ask(call)
-            differences = compare.answers(call, one, two)
-            with self._lock:
-                outcome = self.outcome
-                outcome.asked += 1
-                outcome.good += 200 <= one.status < 300
-                outcome.statuses[one.status] += 1
-                outcome.kinds[call.kind] += 1
-                if call.combination is not None:
-                    outcome.combinations[call.combination] += 1
-                outcome.found(differences)
-                if one.run_id and two.run_id:
-                    outcome.pairs.append((call, one.broken, one.run_id, two.run_id))
-            if call.pages == 0 or one.link == "" or one.link != two.link:
-                return
-            path, _, arguments = one.link.partition("?")
-            call = replace(call, path=path, pairs=(arguments,), pages=call.pages - 1, combination=None)
+    def _ask(self, calls: Sequence[Call], left: Transport, right: Side) -> None:
+        for first, answer in zip(calls, left.ask_all(calls), strict=True):
+            call, one = first, answer
+            while True:
+                two = right.ask(call)
+                self._book(call, one, two)
+                if call.pages == 0 or one.link == "" or one.link != two.link:
+                    break
+                path, _, arguments = one.link.partition("?")
+                call = replace(call, path=path, pairs=(arguments,), pages=call.pages - 1, combination=None)
+                (one,) = left.ask_all([call])
+
+    def _book(self, call: Call, one: Answer, two: Answer) -> None:
+        differences = compare.answers(call, one, two)
+        with self._lock:
+            outcome = self.outcome
+            outcome.asked += 1
+            outcome.good += 200 <= one.status < 300
+            outcome.statuses[one.status] += 1
+            outcome.kinds[call.kind] += 1
+            if call.combination is not None:
+                outcome.combinations[call.combination] += 1
+            outcome.found(differences)
+            if one.run_id and two.run_id:
+                outcome.pairs.append((call, one.broken, one.run_id, two.run_id))
+            outcome.pairs += [(call, False, part, other) for part, other in zip(one.parts, two.parts, strict=False)]
