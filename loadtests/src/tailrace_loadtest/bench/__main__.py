@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tailrace_loadtest.bench import bars, chart, curves, oha, overload, rounds, singles, stream
-from tailrace_loadtest.bench.case import Case
+from tailrace_loadtest.bench.case import DATABASES, Case
 from tailrace_loadtest.bench.case import bars as all_bars
 from tailrace_loadtest.bench.session import Session, opened
 from tailrace_loadtest.bench.verdict import Verdict
@@ -101,9 +101,7 @@ def judged(cases: Sequence[Case], session: Session, options: argparse.Namespace,
     found: dict[str, Verdict] = {}
     for case in sorted(cases, key=lambda case: case.measure == "recorded"):
         try:
-            if any(load.query == "user_cached" for load, _ in case.loads) and "cache" in session.missing:
-                found[case.id] = bars.absent(case, session.missing["cache"])
-            elif case.loads:
+            if case.loads:
                 found[case.id] = bars.judge(case, played)
             else:
                 found[case.id] = single(case, session, options) or bars.absent(case, "nothing measures it")
@@ -127,15 +125,19 @@ def more(session: Session, options: argparse.Namespace) -> list[Verdict]:
     return found
 
 
-def elsewhere(kind: str, cases: Sequence[Case], home: Path, options: argparse.Namespace, results: dict[str, Any]) -> list[Verdict]:
-    """The bars of another database; one that can't be had or served is told as their verdict."""
-    if not cases:
+def on(kind: str, cases: Sequence[Case], home: Path, options: argparse.Namespace, results: dict[str, Any]) -> list[Verdict]:
+    """What was chosen of one database, bars first; a stack that can't be had is told as their verdict."""
+    has_more = kind == "postgres" and set(MORE) & set(options.only)
+    if not cases and not has_more:
         return []
     folder = home / kind
     folder.mkdir()
     try:
         with opened(options.rows, folder, kind) as session:
-            return judged(cases, session, options, results)
+            others = more(session, options) if has_more else []
+            found = judged(cases, session, options, results)
+            results.setdefault("skipped", {}).update(session.missing)
+            return found + others
     except (ServerMissing, RuntimeError) as error:
         return [bars.absent(case, told(error)) for case in cases]
 
@@ -163,14 +165,8 @@ def run(options: argparse.Namespace) -> int:
     results: dict[str, Any] = {"machine": machine(), "rounds": options.rounds, "seconds": options.seconds, "rows": options.rows}
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-", dir="/var/tmp") as home:
-        cases = [case for case in chosen if case.database == "postgres"]
-        if cases or set(MORE) & set(options.only):
-            with opened(options.rows, Path(home)) as session:
-                others = more(session, options)
-                verdicts += judged(cases, session, options, results) + others
-                results["skipped"] = session.missing
-        for kind in ("mariadb", "six"):
-            verdicts += elsewhere(kind, [case for case in chosen if case.database == kind], Path(home), options, results)
+        for kind in DATABASES:
+            verdicts += on(kind, [case for case in chosen if case.database == kind], Path(home), options, results)
     if results.get("loads"):
         say(table(results["loads"], SHOWN))
     results["bars"] = {verdict.bar: verdict.to_json() for verdict in verdicts}

@@ -8,13 +8,12 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
-from tailrace_contract import document
 
 from tailrace_loadtest import cases, generator, ids
 from tailrace_loadtest.bench.case import Load
@@ -30,8 +29,8 @@ OURS = "tailrace"
 CUSTOMERS = 10_000
 KEYS: Mapping[str, int] = {"order_status": CUSTOMERS, "stock_level": CUSTOMERS // 100}
 """Of the six databases."""
-MARIADB = ("user", "user_alone", "user_cached")
-"""Queries whose text both engines understand and that a bar asks there."""
+MARIADB = ("user",)
+"""Queries that a bar asks there."""
 NOTES = "CREATE TABLE notes (number bigint NOT NULL)"
 LOOK_UP = '"path":"/users/{}"'
 WARM_UP_S = 0.5
@@ -102,23 +101,6 @@ class Target:
         return found | dict(self.extra)
 
 
-def supported(text: str, optional: tuple[str, ...] = ("coalesce", "cache")) -> tuple[list[dict[str, Any]], list[str]]:
-    """Documents without those optional fields of queries that this version doesn't know, and which ones those are."""
-
-    def without(names: Sequence[str]) -> list[dict[str, Any]]:
-        documents = [each for each in yaml.safe_load_all(text) if each]
-        for query in (query for each in documents for query in each["spec"].get("queries", ())):
-            for name in names:
-                query.pop(name, None)
-        return documents
-
-    missing = []
-    for name in optional:
-        if any(isinstance(document.read(each), list) for each in without(tuple(other for other in optional if other != name))):
-            missing.append(name)
-    return without(missing), missing
-
-
 def _databases(stack: contextlib.ExitStack, kind: str, rows: int) -> tuple[Postgres | Mariadb, str]:
     """The database of a session with its tables, and its URL. Rows come from memory: figures are about the servers, not the disk."""
     if kind == "postgres":
@@ -137,7 +119,7 @@ class Session:
         self.rows, self.folder, self.kind = rows, folder, kind
         self.ids = folder / "ids"
         self.missing: dict[str, str] = {}
-        """Servers and fields that couldn't be had, and why."""
+        """Servers that couldn't be had, and why."""
         self._opened = contextlib.ExitStack()
         self._peers: dict[str, Peer | Nginx] = {}
         self._stack: Tailrace | None = None
@@ -161,13 +143,12 @@ class Session:
         self._opened.close()
 
     def specs(self) -> Path:
-        """cases/bench.yaml as this version can read it."""
-        documents, missing = supported(cases.path("six.yaml" if self.kind == "six" else "bench.yaml").read_text())
+        """The QueryAPI of this session: cases/six.yaml, or cases/bench.yaml with what its database understands."""
+        text = cases.path("six.yaml" if self.kind == "six" else "bench.yaml").read_text()
+        documents = [each for each in yaml.safe_load_all(text) if each]
         if self.kind == "mariadb":
             spec = documents[0]["spec"]
             spec["queries"] = [query for query in spec["queries"] if query["name"] in MARIADB]
-        for name in missing:
-            self.miss(name, f"a query's `{name}` is not known to this version")
         path = self.folder / "bench.yaml"
         path.write_text(yaml.safe_dump_all(documents))
         return path
@@ -217,7 +198,7 @@ class Session:
             return None
         watched = {"server": peer.pid, "database": self.server.pid}
         if isinstance(peer, Nginx):
-            return Target(name, peer.url, replace(ask, contains='"tier"'), watched)
+            return Target(name, peer.url, replace(ASKS["user"], contains='"tier"'), watched)
         return Target(
             name, peer.url, replace(ask, path=KINDS[name].path) if ask.body is None else ask, watched,
             {"header": [f"{key}: {value}" for key, value in peer.headers.items()]} if peer.headers else {},
