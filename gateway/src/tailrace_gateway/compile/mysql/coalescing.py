@@ -6,7 +6,6 @@ as it is but for its parameters, a `*` and that end. What can't be proven, or wo
 refuses nothing. IO: Prepare and EXPLAIN through `Session`; neither runs the query.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from tailrace_contract.plan import MysqlPlace, ParamType, Returns, StatementPlan
 from tailrace_gateway.compile.identifiers import quoted
 from tailrace_gateway.compile.lexer import Kind, Token
 from tailrace_gateway.compile.mysql.catalog import Catalog
+from tailrace_gateway.compile.mysql.estimates import BATCH, worse
 from tailrace_gateway.compile.mysql.session import Session
 from tailrace_gateway.compile.placeholders import Placed
 from tailrace_gateway.compile.postgres.session import ServerError
@@ -28,11 +28,8 @@ from tailrace_gateway.serve.mysql.wire import Column
 MOST_ROWS = 100
 LONGEST_TEXT = 1000
 """Characters of a text parameter: a longer one would not fit a row of JSON_TABLE."""
-DEARER = 4.0
-FEW_ROWS = 25
-"""A scan of so few rows counts for no scan."""
 
-_B = "tailrace_batch"
+_B = BATCH
 _ORD = "tailrace_batch_ord"
 _INTEGERS = (1, 2, 3, 8, 9)
 _JSON_TYPES = {MysqlPlace.INTEGER: "BIGINT", MysqlPlace.BOOLEAN: "TINYINT"}
@@ -76,7 +73,9 @@ def batch(session: Session, catalog: Catalog, query: QuerySpec, single: Single) 
         raise NotCoalescedError("not_prepared") from None
     if len(described) != len(single.typed) + 1 or not all(map(_alike, described[1:], single.typed)):
         raise NotCoalescedError("other_shape")
-    _compare(session, query, single, sql)
+    params = [query.params[n] for n in single.placed.params]
+    if code := worse(session, single.placed.sql, single.places, params, sql):
+        raise NotCoalescedError(code)
     return StatementPlan(sql=sql, params=single.placed.params, oids=single.places)
 
 
@@ -353,68 +352,3 @@ def _table_of(catalog: Catalog, column: exp.Column) -> Table | None:
             return found[0] if len(found) == 1 and found[0].kind == "table" else None
         around = around.find_ancestor(exp.Select)
     return None
-
-
-# Admission
-
-
-def _compare(session: Session, query: QuerySpec, single: Single, sql: str) -> None:
-    """EXPLAIN of both: the batch may not read a table from end to end that the single reaches by an index, nor look at many more rows a caller."""
-    samples = [_sample(query.params[n], place) for n, place in zip(single.placed.params, single.places, strict=True)]
-    callers = (
-        "["
-        + ",".join(["[" + ",".join(_element(sample, place) for sample, place in zip(samples, single.places, strict=True)) + "]"] * 2)
-        + "]"
-    )
-    try:
-        one = session.explained(single.placed.sql, single.places, samples)
-        many = session.explained(sql, (MysqlPlace.TEXT,), [callers.encode()])
-    except ServerError:
-        raise NotCoalescedError("not_explained") from None
-    if _scans(many) - _scans(one):
-        raise NotCoalescedError("sequential_scan")
-    if _rows(many) > DEARER * max(_rows(one), 1.0):
-        raise NotCoalescedError("cost")
-
-
-Explained = Sequence[Mapping[str, str | None]]
-
-
-def _is_ours(row: Mapping[str, str | None]) -> bool:
-    table = row["table"] or ""
-    return table == _B or table.startswith(("<derived", f"{_B}_"))
-
-
-def _scans(rows: Explained) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for row in rows:
-        whole = row["type"] in ("ALL", "index") and int(row["rows"] or 0) > FEW_ROWS
-        if not _is_ours(row) and (whole or "Range checked" in (row["Extra"] or "")):
-            found[row["table"] or ""] += 1
-    return found
-
-
-def _rows(rows: Explained) -> float:
-    """Rows looked at for one caller, by the server's own estimate: the product over each SELECT, added up."""
-    products: dict[str, float] = {}
-    for row in rows:
-        if not _is_ours(row):
-            products[row["id"] or ""] = products.get(row["id"] or "", 1.0) * max(1.0, float(row["rows"] or 1))
-    return sum(products.values())
-
-
-def _sample(param: ParamSpec, place: int) -> bytes:
-    if param.enum and isinstance(param.enum[0], str | int) and not isinstance(param.enum[0], bool):
-        return str(param.enum[0]).encode()
-    if param.minimum is not None and place == MysqlPlace.INTEGER:
-        return str(int(float(param.minimum))).encode()
-    return b"1" if place in (MysqlPlace.INTEGER, MysqlPlace.BOOLEAN) else b"a"
-
-
-def _element(sample: bytes, place: int) -> str:
-    """One value in the JSON of a batch; samples need no escapes."""
-    return (
-        sample.decode()
-        if place in (MysqlPlace.INTEGER, MysqlPlace.BOOLEAN)
-        else '"' + sample.decode().replace("\\", "").replace('"', "") + '"'
-    )
