@@ -18,7 +18,7 @@ from tailrace_loadtest.differential.client import COMPARED, Answer, answered
 from tailrace_loadtest.differential.drive import Comparison
 from tailrace_loadtest.differential.transports import TRANSPORTS
 
-NAMES = ("chinook", "types", "mariadb", "six")
+NAMES = ("chinook", "types", "batches", "mariadb", "six")
 
 
 def described(name: str) -> api.Api:

@@ -31,9 +31,12 @@ SHOWN = 10
 LEAST_GOOD = 60.0
 SIDES = ("left", "right")
 
-ORDERED = {"chinook": ("notes_of_track",), "types": (), "mariadb": ("notes_of_edge",), "six": ("statement",)}
+ORDERED = {"chinook": ("notes_of_track",), "types": (), "batches": (), "mariadb": ("notes_of_edge",), "six": ("statement",)}
 """Queries that read what calls write."""
-APIS = {"others": ("chinook", "types"), "mysql": ("mariadb", "six"), "all": ("chinook", "types", "mariadb", "six")}
+BURSTS = ("batches",)
+"""APIs that are also asked in bursts: those named `alone_…` must not share statements, and at least half of the others must have.
+A database that is slow for a moment, or callers who fail, keep the rest from it."""
+APIS = {"others": ("chinook", "types", "batches"), "mysql": ("mariadb", "six"), "all": ("chinook", "types", "batches", "mariadb", "six")}
 
 
 def say(text: str) -> None:
@@ -102,7 +105,13 @@ def stacks(name: str, server: Postgres, marias: Mapping[str, Mariadb], folder: P
     """The data plane with its gateway, and Python alone: same files, same keys, each with its own databases."""
     files = [cases.path(f"{name}.yaml")]
     identity = Identity(files)
-    wanted = {"chinook": ("shop-db", "lite-db"), "types": ("types-db", "storage-db"), "mariadb": ("maria-db",), "six": ("six-db",)}[name]
+    wanted = {
+        "chinook": ("shop-db", "lite-db"),
+        "types": ("types-db", "storage-db"),
+        "batches": ("shop-db", "types-db"),
+        "mariadb": ("maria-db",),
+        "six": ("six-db",),
+    }[name]
     made = [{secret: url for secret, url in urls(server, marias, folder, side).items() if secret in wanted} for side in SIDES]
     with Tailrace(files, made[0], identity=identity) as left, Tailrace(files, made[1], identity=identity, data_plane=False) as right:
         yield left, right
@@ -133,9 +142,12 @@ def run(options: argparse.Namespace) -> int:
         for name, share in shares.items():
             described = api_module.read(cases.path(f"{name}.yaml"), ORDERED[name])
             with stacks(name, server, marias, folder) as (left, right):
-                outcome = Comparison(left.port, right.port, left.keys, options.workers, options.transports).run(
-                    Generator(described, options.seed), share, least
-                )
+                generator = Generator(described, options.seed)
+                comparison = Comparison(left.port, right.port, left.keys, options.workers, options.transports)
+                bursts = share // 2 if name in BURSTS else 0
+                outcome = comparison.run(generator, share - bursts, least)
+                if bursts:
+                    outcome = comparison.at_once(generator.bursts(bursts))
                 if options.keep:
                     say(f"{name}: data plane {left.url}, Python alone {right.url}; keys in {left.data}/keys; Ctrl-C ends")
                     with contextlib.suppress(KeyboardInterrupt):
@@ -144,7 +156,14 @@ def run(options: argparse.Namespace) -> int:
                 right.stop()
                 served += compare_records(outcome, left.data / "runs.sqlite", right.data / "runs.sqlite")
             missing = uncovered(outcome, described, least)
-            covered &= not missing
+            able = [query.name for query in described.queries if name in BURSTS and not query.name.startswith("alone_")]
+            alone = [query for query in able if not outcome.batched[query]]
+            together = [query for query in outcome.batched if query.startswith("alone_") and outcome.batched[query]]
+            covered &= not missing and len(alone) <= len(able) // 2 and not together
+            if outcome.batched.total():
+                say(f"{name}: {outcome.batched.total()} answers of statements for several callers")
+            if alone or together:
+                say(f"never shared a statement: {'; '.join(alone) or 'none'}; shared one and must not: {'; '.join(together) or 'none'}")
             say(f"{name}: {outcome.asked} calls, {dict(sorted(outcome.statuses.items()))}, kinds {dict(outcome.kinds)}")
             if missing:
                 say(f"asked fewer than {least} times: {'; '.join(missing[:20])}{' …' if len(missing) > 20 else ''}")

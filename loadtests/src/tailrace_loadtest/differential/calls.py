@@ -22,6 +22,9 @@ def times(calls: int) -> int:
     return max(1, COVERED * calls // 50_000)
 
 
+BURST = 48
+"""Calls that are sent at once."""
+
 Headers = tuple[tuple[str, str], ...]
 
 
@@ -186,6 +189,18 @@ class Generator:
         if query.paged and self.random.random() < 0.5:
             call = replace(call, pairs=(*call.pairs, f"page_size={self.random.randint(1, 10)}"))
         return call
+
+    def bursts(self, count: int) -> Iterator[list[Call]]:
+        """`count` good calls in bursts of one query: each key, JSON, few different values and some of them twice."""
+        turns = count // len(self.reads)
+        for query in self.reads:
+            left = max(turns, 2 * BURST)
+            while left > 0:
+                size = min(self.random.randint(BURST // 2, BURST), left)
+                keys = [self.random.choice(list(self.api.roles.values())) for _ in range(size)]
+                headers: Headers = (("Prefer", "timing"),)
+                yield [replace(self.shaped("burst", query, key, headers=headers), stores=False) for key in keys]
+                left -= size
 
     def narrowed(self) -> Call:
         """A key that fixes parameters: left out, sent all the same, or a query that lacks them."""

@@ -34,6 +34,8 @@ class Answer:
     broken: bool = False
     parts: tuple[str, ...] = ()
     """Run ids of several calls in one body."""
+    batch: int = 0
+    """Callers that its statement answered, by `Server-Timing`; 0 when it does not say."""
 
     @property
     def link(self) -> str:
@@ -56,7 +58,8 @@ def answered(call: Call, status: int, get_all: Callable[[str], list[str] | None]
         parts = tuple(part.decode() for part in _PART.findall(body))
         for part in parts:
             body = body.replace(part.encode(), b"RUN")
-    return Answer(status, kept, body, run_id, broken, parts)
+    size = (get_all("Server-Timing") or [""])[0].partition('batch;desc="')[2].partition('"')[0]
+    return Answer(status, kept, body, run_id, broken, parts, int(size or 0))
 
 
 class Side:

@@ -11,7 +11,7 @@ from tailrace_loadtest.differential import compare
 from tailrace_loadtest.differential.calls import Call, Generator
 from tailrace_loadtest.differential.client import Answer, Side
 from tailrace_loadtest.differential.compare import Difference
-from tailrace_loadtest.differential.transports import TRANSPORTS, Transport
+from tailrace_loadtest.differential.transports import TRANSPORTS, Pipelined, Transport
 
 KEPT = 2000
 """Differences that are kept whole; the rest are only counted."""
@@ -29,6 +29,8 @@ class Outcome:
     combinations: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     groups: Counter[str] = field(default_factory=Counter)
     differences: list[Difference] = field(default_factory=list)
+    batched: Counter[str] = field(default_factory=Counter)
+    """By query: answers of the data plane that came of a statement for several callers."""
     pairs: list[tuple[Call, bool, str, str]] = field(default_factory=list)
     """(call, broken off, run id left, run id right)."""
 
@@ -61,6 +63,17 @@ class Comparison:
             self._round(generator.mixed(count - self.outcome.asked), count)
         if self._failure is not None:
             raise self._failure
+        return self.outcome
+
+    def at_once(self, bursts: Iterable[Sequence[Call]]) -> Outcome:
+        """Asks the data plane all calls of a burst in one write, Python alone one after the other."""
+        left, right = Pipelined(self.ports[0], self.keys), Side(self.ports[1], self.keys)
+        try:
+            for calls in bursts:
+                self._ask(calls, left, right)
+        finally:
+            left.close()
+            right.close()
         return self.outcome
 
     def _round(self, calls: Iterable[Call], count: int) -> None:
@@ -130,6 +143,7 @@ class Comparison:
             outcome.good += 200 <= one.status < 300
             outcome.statuses[one.status] += 1
             outcome.kinds[call.kind] += 1
+            outcome.batched[call.query] += one.batch > 1
             if call.combination is not None:
                 outcome.combinations[call.combination] += 1
             outcome.found(differences)
