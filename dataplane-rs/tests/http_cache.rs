@@ -245,8 +245,29 @@ fn one_asks_for_all_and_its_end_frees_the_others() {
     // The leader fails (it takes too long): nobody waits for ever, nobody's failure is another's answer.
     let mut wires: Vec<_> = (0..4).map(|_| send(60_000)).collect();
     let statuses: Vec<_> = wires.iter_mut().map(|wire| wire.answer().status).collect();
-    assert_eq!(statuses, [504; 4]);
+    // Who then asks alone may find no connection free in the little time that is left.
+    assert!(statuses.contains(&504) && statuses.iter().all(|status| [503, 504].contains(status)), "{statuses:?}");
     assert_eq!(plane.get("/q/slow?ms=0").status, 200);
+}
+
+#[test]
+fn deep_pipelines_do_not_wait_for_each_other() {
+    let (_server, plane, _) = stack(LONG);
+    let request = |ms: usize| format!("GET /q/slow?ms={ms} HTTP/1.1\r\nHost: a\r\nX-API-Key: {KEY}\r\n\r\n");
+    // Each asks first what the other asks last.
+    let questions: Vec<usize> = (100..130).collect();
+    let mut wires = [plane.connect(), plane.connect(), plane.connect(), plane.connect()];
+    for (n, wire) in wires.iter_mut().enumerate() {
+        let all: String = if n % 2 == 0 {
+            questions.iter().map(|&ms| request(ms)).collect()
+        } else {
+            questions.iter().rev().map(|&ms| request(ms)).collect()
+        };
+        wire.send(&all);
+    }
+    for wire in &mut wires {
+        assert!((0..questions.len()).all(|_| wire.answer().status == 200));
+    }
 }
 
 #[test]

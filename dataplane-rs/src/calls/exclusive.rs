@@ -48,7 +48,7 @@ pub async fn run(worker: Rc<Worker>, mut call: Box<Call>) {
         }
     }
     // A client that asks for many large answers at once gets few of them made ahead.
-    if !near(&worker, &call, &signal).await {
+    if !near(&worker, &mut call, &signal).await {
         return worker.tell(ticket, |core, _| core.desk.gone(call, Cost::default()));
     }
     worker.core.borrow().meter.exclusive_calls.add(1);
@@ -67,7 +67,7 @@ fn signal(worker: &Worker, ticket: Ticket) -> Option<Rc<Signal>> {
 }
 
 /// Waits until few answers are before this one, none for a stream; false when the client left.
-async fn near(worker: &Worker, call: &Call, signal: &Signal) -> bool {
+async fn near(worker: &Worker, call: &mut Call, signal: &Signal) -> bool {
     let most = if call.is_stream() { 0 } else { BESIDE };
     loop {
         if signal.gone.get() {
@@ -81,6 +81,8 @@ async fn near(worker: &Worker, call: &Call, signal: &Signal) -> bool {
                 return true;
             }
         }
+        // Nobody waits for a call that waits for others: they could be waiting for each other.
+        call.lead = None;
         signal.changed.notified().await;
     }
 }
@@ -259,6 +261,10 @@ impl Exclusive {
 
     /// Head now, rows as they come.
     async fn stream(mut self, kept: Vec<u8>, count: u64) {
+        // What is streamed is not kept, and nobody waits for a client that reads slowly.
+        if let Some(lead) = self.call.lead.take() {
+            lead.fail();
+        }
         let ticket = self.call.ticket;
         // The first event decides whether there is a head at all.
         let (mut kept, mut count, mut first) = (kept, count, None);
@@ -332,10 +338,6 @@ impl Exclusive {
     /// Appends the run's beginning and the head.
     fn open(&mut self) -> Option<(RunId, Body)> {
         let Self { worker, call, .. } = self;
-        // What is streamed is not kept.
-        if let Some(lead) = call.lead.take() {
-            lead.fail();
-        }
         worker.tell(call.ticket, |core, output| {
             let output = output?;
             let packer = Packer::new(call.form.coding).filter(|_| call.form.coding != Coding::Identity);
