@@ -121,11 +121,13 @@ class Connection:
                 # No key: a password is never encrypted for whoever answers without TLS.
                 server_public_key=b"none",
                 ssl_disabled=plain,
-                ssl=None if plain or uri.ssl_mode == "preferred" else _context(uri),
+                ssl=None if plain else _context(uri),
                 defer_connect=True,
             )
             if uri.ssl_mode == "preferred" and not plain:
-                self._raw.ctx = _context(uri)
+                # Its own preferred mode reads the system's roots each time, 30 ms of CPU, and then checks nothing by them.
+                self._raw._ssl_required = False
+                self._raw.client_flag &= ~CLIENT.SSL
             self._raw.connect()
         except (pymysql.Error, OSError, ValueError, ConnectionLost, struct.error, IndexError, UnicodeError):
             raise ConnectionLost("no connection") from None
