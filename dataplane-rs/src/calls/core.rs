@@ -10,9 +10,9 @@ use crate::cache::Cache;
 use crate::codes::Code;
 use crate::config::Limits;
 use crate::encode::Format;
-use crate::engine::postgres::{self, Access, ConnectError};
+use crate::engine::pool::Refusal as _;
 use crate::engine::shared::Session;
-use crate::engine::{Ask, Event};
+use crate::engine::{Ask, Event, mysql, postgres};
 use crate::http::bulk;
 use crate::http::client::Body;
 use crate::http::head::{self, Credential, Field, Head, Method, Protocol};
@@ -26,7 +26,7 @@ use crate::observe::meter::Meter;
 use crate::observe::{Observation, Observer};
 use crate::params::{Bound, url};
 use crate::plan::backend::Backend;
-use crate::plan::snapshot::OnFull;
+use crate::plan::snapshot::{Engine, OnFull};
 use crate::plan::tables::Tables;
 use crate::runs::{Client, Recorder, Spool};
 use slab::Slab;
@@ -515,7 +515,12 @@ async fn open(backend: &Backend, replaces: bool) -> Result<Link, LaneError> {
         backend.budget.want();
         return Err(LaneError::NoRoom);
     };
-    let target = backend.lane_source.read().map_err(ConnectError::from)?;
     let deadline = tokio::time::Instant::now() + CONNECT;
-    Ok(Link { session: Session::Postgres(postgres::connect(&target, Access::ReadOnly, deadline).await?), permit })
+    let session = match backend.plan.engine {
+        Engine::Mysql => mysql::open(&backend.lane_source, deadline).await.map(Session::Mysql).map_err(|error| error.reason()),
+        Engine::Postgres | Engine::Sqlite => {
+            postgres::open(&backend.lane_source, deadline).await.map(Session::Postgres).map_err(|error| error.reason())
+        }
+    };
+    Ok(Link { session: session.map_err(LaneError::Connect)?, permit })
 }

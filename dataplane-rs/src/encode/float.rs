@@ -23,10 +23,40 @@ pub fn write(value: f64, out: &mut Vec<u8>) {
     if scientific.on_boundary(value) {
         scientific = Scientific::inside(value);
     }
-    scientific.write(out);
+    scientific.write(14, out);
+}
+
+/// The same of a single (float4out): `1e+06`, `123456`, `1.1`.
+pub fn write_single(value: f32, out: &mut Vec<u8>) {
+    if value.is_sign_negative() && !value.is_nan() {
+        out.push(b'-');
+    }
+    let value = value.abs();
+    if !value.is_finite() || value == 0.0 {
+        return write(value.into(), out);
+    }
+    // The middles to its neighbours are doubles.
+    let exact = f64::from(value);
+    let below = f64::from(f32::from_bits(value.to_bits() - 1));
+    let above = f32::from_bits(value.to_bits() + 1);
+    let above = if above.is_finite() { f64::from(above) } else { exact + (exact - below) };
+    let (low, high) = (f64::midpoint(exact, below), f64::midpoint(exact, above));
+    for places in 0..9 {
+        let mut text = [0u8; 32];
+        let nearest = Scientific::read(printed(&mut text, |room| write!(room, "{exact:.places$e}")));
+        // Below a power of two only the half of the interval is as wide: the nearest may be outside and the next one inside.
+        for candidate in [Some(nearest), nearest.next(places)].into_iter().flatten() {
+            if low < candidate.value() && candidate.value() < high {
+                return candidate.write(5, out);
+            }
+        }
+    }
+    let mut text = [0u8; 32];
+    Scientific::read(printed(&mut text, |room| write!(room, "{exact:.8e}"))).write(5, out);
 }
 
 /// At most 17 digits d₁d₂…dₙ meaning d₁.d₂…dₙ × 10^exponent.
+#[derive(Clone, Copy)]
 struct Scientific {
     digits: [u8; 17],
     count: usize,
@@ -73,6 +103,17 @@ impl Scientific {
         Self::read(printed(&mut text, |room| write!(room, "{value:.16e}")))
     }
 
+    /// The next larger decimal of so many digits behind the first.
+    fn next(&self, places: usize) -> Option<Self> {
+        let whole = self.digits.get(..=places)?.iter().fold(0u64, |n, &b| n * 10 + u64::from(b.wrapping_sub(b'0')));
+        let scale = self.exponent - i32::try_from(places).ok()?;
+        let mut text = [0u8; 32];
+        let mut read = Self::read(printed(&mut text, |room| write!(room, "{}", whole + 1)));
+        let digits = (whole + 1).checked_ilog10()?;
+        read.exponent = scale + i32::try_from(digits).ok()?;
+        Some(read)
+    }
+
     fn digits(&self) -> &[u8] {
         self.digits.get(..self.count).unwrap_or_default()
     }
@@ -105,8 +146,8 @@ impl Scientific {
             || twos == exponent - 2 && mantissa == 1 << 52 && odd == 4 * mantissa - 1
     }
 
-    /// As printf's %g chooses: fixed for exponents -4 … 14.
-    fn write(&self, out: &mut Vec<u8>) {
+    /// As printf's %g chooses: fixed for exponents -4 … `most`.
+    fn write(&self, most: usize, out: &mut Vec<u8>) {
         let digits = self.digits();
         let Ok(point) = usize::try_from(self.exponent) else {
             if self.exponent < -4 {
@@ -116,7 +157,7 @@ impl Scientific {
             out.resize(out.len() + usize::try_from(-1 - self.exponent).unwrap_or(0), b'0');
             return out.extend_from_slice(digits);
         };
-        if point > 14 {
+        if point > most {
             return self.write_scientific(out);
         }
         match digits.split_at_checked(point + 1) {

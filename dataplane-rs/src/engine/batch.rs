@@ -220,6 +220,26 @@ impl<Q: Question> Shadow<Q> {
     }
 }
 
+/// Takes `ord` off the front of a batch's row.
+#[inline]
+pub fn ordinal(data: &[u8], place: &mut Place) -> Result<(), Broken> {
+    let mut row = data.get(place.start as usize..place.end as usize).ok_or(Broken::Protocol)?;
+    let digits = crate::encode::rows::next(&mut row).ok().flatten().ok_or(Broken::Protocol)?;
+    if digits.is_empty() || digits.len() > 9 {
+        return Err(Broken::Protocol);
+    }
+    let mut ord = 0;
+    for digit in digits {
+        let digit = digit.wrapping_sub(b'0');
+        if digit > 9 {
+            return Err(Broken::Protocol);
+        }
+        ord = ord * 10 + u32::from(digit);
+    }
+    (place.ord, place.start) = (ord, place.end - row.len() as u32);
+    Ok(())
+}
+
 /// Appends rows, as those of `ord` if one is given.
 fn keep(data: &[u8], places: &[Place], ord: Option<u32>, bytes: &mut Vec<u8>, kept: &mut Vec<Place>) {
     for place in places {

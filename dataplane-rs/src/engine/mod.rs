@@ -6,6 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 pub mod batch;
+pub mod mysql;
+
+pub mod pool;
 pub mod postgres;
 pub mod shared;
 pub mod sqlite;

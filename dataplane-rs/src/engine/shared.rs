@@ -1,8 +1,7 @@
 //! The shared lane's protocol as lanes see it, whatever the engine: calls in, bytes out; bytes in, answers out. No IO of its own.
 //! Each engine has a pipeline of its own behind `Protocol`; nothing outside `engine` knows which.
 //! May reject: bytes that are not the engine's protocol (`Broken`): the connection is of no further use.
-use super::postgres;
-use super::{Failure, postgres::transport::Transport};
+use super::{Failure, mysql, postgres, postgres::transport::Transport};
 use crate::plan::coalescing::Coalesced;
 use crate::plan::snapshot::{ColumnPlan, StatementPlan};
 use crate::plan::tables::Variant;
@@ -145,6 +144,8 @@ pub enum Broken {
 pub enum Session {
     /// PostgreSQL.
     Postgres(postgres::Connection),
+    /// MySQL or MariaDB.
+    Mysql(mysql::Connection),
 }
 
 impl Session {
@@ -153,6 +154,7 @@ impl Session {
     pub fn transport(&mut self) -> &mut Transport {
         match self {
             Self::Postgres(connection) => &mut connection.transport,
+            Self::Mysql(connection) => &mut connection.transport,
         }
     }
 
@@ -160,6 +162,7 @@ impl Session {
     pub const fn generation(&self) -> u64 {
         match self {
             Self::Postgres(connection) => connection.generation,
+            Self::Mysql(connection) => connection.generation,
         }
     }
 }
@@ -169,6 +172,8 @@ impl Session {
 pub enum Protocol<Q> {
     /// PostgreSQL.
     Postgres(postgres::lane::Pipeline<Q>),
+    /// MySQL or MariaDB.
+    Mysql(mysql::lane::Pipeline<Q>),
 }
 
 impl<Q: Question> Default for Protocol<Q> {
@@ -181,6 +186,7 @@ macro_rules! delegate {
     ($self:ident, $pipeline:ident => $what:expr) => {
         match $self {
             Self::Postgres($pipeline) => $what,
+            Self::Mysql($pipeline) => $what,
         }
     };
 }
@@ -190,6 +196,8 @@ impl<Q: Question> Protocol<Q> {
     pub fn of(session: &Session, batch: Duration) -> Self {
         match session {
             Session::Postgres(_) => Self::Postgres(postgres::lane::Pipeline::new(batch)),
+            // The session's own limit is a batch's, too.
+            Session::Mysql(_) => Self::Mysql(mysql::lane::Pipeline::default()),
         }
     }
 

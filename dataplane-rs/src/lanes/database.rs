@@ -1,4 +1,4 @@
-//! One thread's shared lanes to one PostgreSQL database. Dispatch clocks itself: an idle lane takes a call at once; while it is
+//! One thread's shared lanes to one database. Dispatch clocks itself: an idle lane takes a call at once; while it is
 //! busy calls gather and leave together. Another lane opens only for a full flush or when the oldest waiter has waited two
 //! round trips. May reject: calls beyond the queue's bound, expired ones, all while the database is down. IO: its connections.
 use super::exclusive::Exclusive;
@@ -11,7 +11,6 @@ use super::standing::SLOW_US;
 use crate::calls::call::Call;
 use crate::calls::desk::Outputs;
 use crate::codes::Code;
-use crate::engine::postgres::reason;
 use crate::engine::shared::Broken;
 use crate::plan::backend::Backend;
 use bytes::Buf;
@@ -186,10 +185,10 @@ impl Database {
                     return;
                 }
                 self.refused = true;
-                if let LaneError::Connect(error) = &error
+                if let LaneError::Connect(reason) = error
                     && self.lanes.iter().all(|lane| lane.session.is_none())
                 {
-                    self.backend.reach.failed(reason(error));
+                    self.backend.reach.failed(reason);
                 }
                 if self.is_down(now) {
                     self.refuse_all(hands);

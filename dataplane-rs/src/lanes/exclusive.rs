@@ -1,7 +1,8 @@
 //! One thread's exclusive lane to one database, whatever its engine. IO: by the engine.
-use crate::engine::postgres::{Limits, Pool};
-use crate::engine::{Ask, Event, Failure};
+use crate::engine::pool::Limits;
+use crate::engine::{Ask, Event, Failure, mysql, postgres};
 use crate::plan::backend::Backend;
+use crate::plan::snapshot::Engine;
 use std::sync::Arc;
 use tokio::sync::mpsc::{self, Receiver};
 
@@ -9,7 +10,9 @@ use tokio::sync::mpsc::{self, Receiver};
 #[derive(Debug)]
 pub enum Exclusive {
     /// The thread's own connections.
-    Postgres(Pool),
+    Postgres(postgres::Pool),
+    /// Likewise.
+    Mysql(mysql::Pool),
     /// The process's threads for this file.
     Sqlite(Arc<Backend>),
 }
@@ -20,13 +23,18 @@ impl Exclusive {
         if backend.sqlite.is_some() {
             return Self::Sqlite(backend.clone());
         }
-        Self::Postgres(Pool::new(backend.source.clone(), backend.budget.clone(), backend.reach.clone(), Limits::default()))
+        let (source, budget, reach) = (backend.source.clone(), backend.budget.clone(), backend.reach.clone());
+        if backend.plan.engine == Engine::Mysql {
+            return Self::Mysql(mysql::Pool::new(source, budget, reach, Limits::default()));
+        }
+        Self::Postgres(postgres::Pool::new(source, budget, reach, Limits::default()))
     }
 
     /// Runs one statement; see `Event` for what comes.
     pub fn submit(&self, ask: Ask) -> Receiver<Event> {
         match self {
             Self::Postgres(pool) => pool.submit(ask),
+            Self::Mysql(pool) => pool.submit(ask),
             Self::Sqlite(backend) => match &backend.sqlite {
                 Some(pool) => pool.submit(ask),
                 None => failed(),

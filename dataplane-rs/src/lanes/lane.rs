@@ -1,6 +1,6 @@
 //! One lane: a connection, the calls under way on it, and when it is to be replaced. IO: none of its own.
 use crate::calls::call::Call;
-use crate::engine::postgres::{ConnectError, Permit};
+use crate::engine::pool::Permit;
 use crate::engine::shared::{Protocol, Session};
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ pub enum LaneError {
     /// `maxConnections` are open: the exclusive lane has them.
     #[error("no connection may be opened")]
     NoRoom,
-    /// It could not be opened.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
+    /// It could not be opened: why, in a word that shows no host.
+    #[error("no connection: {0}")]
+    Connect(&'static str),
 }
 
 /// A connection and the room that it takes.

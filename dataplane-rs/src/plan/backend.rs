@@ -1,7 +1,8 @@
 //! What all threads share of one database: its plan, where it is, how many connections may be open. Kept from snapshot to
 //! snapshot while its plan is unchanged. May reject: nothing. IO: none until a thread connects.
 use super::snapshot::{ConnectionPlan, Engine, Pooler};
-use crate::engine::postgres::{Budget, Source};
+use crate::engine::pool::Budget;
+use crate::engine::postgres::Source;
 use crate::engine::sqlite;
 use crate::observe::reach::Reach;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub struct Backend {
     pub lane_timeout: Duration,
     /// The one of a statement that answers many callers.
     pub batch_timeout: Duration,
-    /// Connections to PostgreSQL, over all threads and lanes.
+    /// Connections to its server, over all threads and lanes.
     pub budget: Arc<Budget>,
     /// SQLite's threads.
     pub sqlite: Option<sqlite::Pool>,
@@ -55,7 +56,7 @@ impl Backend {
     /// Shared lanes of each of so many threads: at most half of `maxConnections` over all of them, none through a transaction
     /// pooler, where no statement stays prepared.
     pub fn lanes(&self, threads: usize) -> usize {
-        if self.plan.engine != Engine::Postgres || self.plan.pooler != Pooler::None {
+        if self.plan.engine == Engine::Sqlite || self.plan.pooler != Pooler::None {
             return 0;
         }
         (self.plan.max_connections as usize / 2 / threads.max(1)).min(LANES)

@@ -346,7 +346,7 @@ fn query(
 ) -> Result<Query, Invalid> {
     let unit = format!("query {}", plan.name);
     let connection = connections.get(plan.connection as usize).ok_or_else(|| index(unit.clone(), "its connection"))?;
-    let (postgres, untyped) = (connection.engine == Engine::Postgres, connection.engine == Engine::Sqlite);
+    let untyped = connection.engine == Engine::Sqlite;
     let check = |statement: &StatementPlan, places: usize| {
         let known = statement.params.iter().all(|&param| (param as usize) < plan.params.len());
         let typed = untyped || statement.oids.len() == places;
@@ -370,7 +370,7 @@ fn query(
     let slot = *slots.get(&(name.clone(), version_id)).ok_or_else(|| form(&unit, "version"))?;
     let spec = Spec::compile(&plan.params, plan.page.as_ref(), connection.engine).map_err(|_| form(&unit, "params"))?;
     let unbound = spec.bound(&serde_json::Map::new()).map_err(|_| form(&unit, "params"))?;
-    let shared = plan.shared && !plan.write && postgres && plan.returns != Returns::None;
+    let shared = plan.shared && !plan.write && !untyped && plan.returns != Returns::None;
     let coalesced = match &plan.coalesce {
         Some(coalesce) if shared && plan.refused.is_none() => {
             Some(coalesced(coalesce, plan, version_id, before).ok_or_else(|| form(&unit, "coalesce"))?)

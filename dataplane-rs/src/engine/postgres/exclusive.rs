@@ -3,10 +3,10 @@
 //! A read runs in `BEGIN READ ONLY … ROLLBACK` in one flight with it, so nothing that it might set outlives it. Its result's shape
 //! is compared with the plan at every execution. A connection that breaks before the first row is replaced once.
 //! IO: through `Member`. May reject: as `Failure` says.
+use super::Lent;
+use super::Shared;
 use super::failure::of_sqlstate;
-use super::lent::Lent;
 use super::member::{Broken, Member};
-use super::pool::Shared;
 use super::session::local_holds;
 use super::statements::Prepared;
 use super::wire::{self, Frame};
@@ -64,7 +64,7 @@ pub(super) async fn run(pool: Arc<Shared>, ask: Ask, events: Sender<Event>) {
 
 /// How long a call is at the database: while it has a connection, over all that it was given.
 #[derive(Debug, Default)]
-pub(super) struct Stay {
+pub(in crate::engine) struct Stay {
     before: Duration,
     since: Option<Instant>,
 }
@@ -89,7 +89,7 @@ impl Stay {
 }
 
 /// Resolves when the caller has left or its time is up.
-pub(super) async fn leave(events: &Sender<Event>, deadline: Instant) -> Failure {
+pub(in crate::engine) async fn leave(events: &Sender<Event>, deadline: Instant) -> Failure {
     tokio::select! {
         biased;
         () = events.closed() => Failure::Cancelled,

@@ -72,7 +72,8 @@ pub fn stored(row: &[u8]) -> Option<(String, Outcome)> {
     let mut next = || std::str::from_utf8(values.next()??).ok();
     let arguments = next()?.to_owned();
     let affected = next()?.parse().ok()?;
-    let more = next()? == "t";
+    // MySQL has digits for it.
+    let more = matches!(next()?, "t" | "1");
     let count = next()?.parse().ok()?;
     let hex = next()?.strip_prefix("\\x")?.as_bytes();
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|n| u8::try_from(n).ok());

@@ -8,7 +8,7 @@ use super::frontend;
 use super::prepared::{Prepared, State, close_all, encode, encode_batch, own};
 use super::wire::{self, Frame, ServerError};
 use crate::engine::Failure;
-use crate::engine::batch::{Batch, Shadow};
+use crate::engine::batch::{Batch, Shadow, ordinal};
 use crate::engine::shared::{Answer, Broken, Ended, How, LARGEST, Place, Question, Rows};
 use crate::plan::coalescing::Stopped;
 use crate::plan::tables::Variant;
@@ -749,26 +749,6 @@ fn state<'a, Q: Question>(prepared: &'a mut [Prepared], call: &Q, variant: Varia
     let (slot, version) = call.identity();
     let prepared = prepared.get_mut(slot as usize).filter(|prepared| prepared.version == version)?;
     prepared.states.get_mut(variant as usize)
-}
-
-/// Takes `ord` off the front of a batch's row.
-#[inline]
-fn ordinal(data: &[u8], place: &mut Place) -> Result<(), Broken> {
-    let mut row = data.get(place.start as usize..place.end as usize).ok_or(Broken::Protocol)?;
-    let digits = crate::encode::rows::next(&mut row).ok().flatten().ok_or(Broken::Protocol)?;
-    if digits.is_empty() || digits.len() > 9 {
-        return Err(Broken::Protocol);
-    }
-    let mut ord = 0;
-    for digit in digits {
-        let digit = digit.wrapping_sub(b'0');
-        if digit > 9 {
-            return Err(Broken::Protocol);
-        }
-        ord = ord * 10 + u32::from(digit);
-    }
-    (place.ord, place.start) = (ord, place.end - row.len() as u32);
-    Ok(())
 }
 
 /// What the guilty caller is told; None for a timeout.

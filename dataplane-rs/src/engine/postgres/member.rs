@@ -1,11 +1,11 @@
 //! One session of the exclusive lane: what is to be sent, what the server still owes, and whether it is fit for another borrower.
 //! IO: its own connection, and a second one to cancel. May reject: broken connections and unreadable messages (`Broken`).
-use super::budget::Permit;
 use super::connect::{self, Connection};
 use super::session::{PINS, RESTORE, Standing};
 use super::statements::Statements;
 use super::target::Target;
 use super::wire::{self, Frame, ServerError, WireError};
+use crate::engine::pool::Permit;
 use crate::plan::snapshot::Pooler;
 use bytes::{Buf, BufMut, BytesMut};
 use postgres_protocol::message::{backend, frontend};

@@ -84,11 +84,26 @@ impl Source {
         seen.0
     }
 
-    /// Reads the URL now.
-    pub fn read(&self) -> Result<Target, TargetError> {
+    /// The URL's text now, and of which generation it is.
+    pub fn text(&self) -> Result<(u64, String), TargetError> {
         // First the generation: a file that is replaced in between counts as changed at the next look.
         let generation = self.generation();
-        let text = std::fs::read_to_string(&self.url_file).map_err(|_| TargetError::Unreadable)?;
+        Ok((generation, std::fs::read_to_string(&self.url_file).map_err(|_| TargetError::Unreadable)?))
+    }
+
+    /// The PEM files of the plan.
+    pub const fn files(&self) -> &Files {
+        &self.files
+    }
+
+    /// The owner's settings of a session, and how long a statement may take.
+    pub fn session(&self) -> (&[(String, String)], Duration) {
+        (&self.session, self.statement_timeout)
+    }
+
+    /// Reads the URL now, as one of PostgreSQL.
+    pub fn read(&self) -> Result<Target, TargetError> {
+        let (generation, text) = self.text()?;
         let uri = Uri::parse(&text, &self.files)?;
         let settings = Settings::new(&self.session, self.statement_timeout)?;
         Ok(Target { uri, settings, pooler: self.pooler, generation })

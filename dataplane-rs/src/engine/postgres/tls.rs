@@ -34,9 +34,12 @@ pub enum TlsError {
 
 /// What of a server's certificate is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Check {
+pub enum Check {
+    /// Anybody may answer.
     Nothing,
+    /// It leads to a root that is trusted.
     Chain,
+    /// And it is of the host.
     ChainAndName,
 }
 
@@ -146,34 +149,44 @@ fn client_certificate(provider: &CryptoProvider, paths: &(String, String)) -> Re
 
 /// A TLS client for one host; reads the certificate files.
 pub fn client(uri: &Uri, host: &Host) -> Result<ClientConnection, TlsError> {
+    let check = match (uri.sslmode, &uri.sslrootcert) {
+        (SslMode::VerifyFull, _) => Check::ChainAndName,
+        (SslMode::VerifyCa, _) | (SslMode::Require, Some(_)) => Check::Chain,
+        (SslMode::Require | SslMode::Prefer | SslMode::Disable, _) => Check::Nothing,
+    };
+    checking(check, uri.sslrootcert.as_ref(), uri.sslcert.as_ref(), &host.name)
+}
+
+/// A TLS client that checks so much of a server; `certificate` is the PEM file of our own and that of its key.
+pub fn checking(
+    check: Check,
+    root: Option<&RootCert>,
+    certificate: Option<&(String, String)>,
+    host: &str,
+) -> Result<ClientConnection, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let algorithms = provider.signature_verification_algorithms;
-    let exact = match &uri.sslrootcert {
+    let exact = match root {
         None => Vec::new(),
         Some(RootCert::System) => rustls_native_certs::load_native_certs().certs,
         Some(RootCert::File(path)) => CertificateDer::pem_file_iter(path).and_then(Iterator::collect).map_err(|_| TlsError::Roots)?,
     };
     let mut roots = RootCertStore::empty();
     let (good, _) = roots.add_parsable_certificates(exact.iter().cloned());
-    let check = match (uri.sslmode, &uri.sslrootcert) {
-        (SslMode::VerifyFull, _) => Check::ChainAndName,
-        (SslMode::VerifyCa, _) | (SslMode::Require, Some(_)) => Check::Chain,
-        (SslMode::Require | SslMode::Prefer | SslMode::Disable, _) => Check::Nothing,
-    };
     if check != Check::Nothing && good == 0 {
         return Err(TlsError::Roots);
     }
-    let verifier = Arc::new(Verifier { check, roots, exact, host: host.name.clone(), algorithms });
+    let verifier = Arc::new(Verifier { check, roots, exact, host: host.to_owned(), algorithms });
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|_| TlsError::Configuration)?
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    let config = match &uri.sslcert {
+    let config = match certificate {
         Some(paths) => builder.with_client_cert_resolver(client_certificate(&provider, paths)?),
         None => builder.with_no_client_auth(),
     };
-    let name = ServerName::try_from(host.name.clone()).map_err(|_| TlsError::Configuration)?;
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| TlsError::Configuration)?;
     ClientConnection::new(Arc::new(config), name).map_err(|_| TlsError::Configuration)
 }
 

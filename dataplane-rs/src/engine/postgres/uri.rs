@@ -114,16 +114,18 @@ const NAMES: [&str; 20] = [
 const MOST_HOSTS: usize = 32;
 const DEFAULT_PORT: u16 = 5432;
 
-fn fault<T>(parameter: &str, problem: Problem) -> Result<T, UriError> {
+/// An error.
+pub(in crate::engine) fn fault<T>(parameter: &str, problem: Problem) -> Result<T, UriError> {
     Err(UriError { parameter: parameter.to_owned(), problem })
 }
 
-fn malformed<T>(parameter: &str) -> Result<T, UriError> {
+/// What is not of its form.
+pub(in crate::engine) fn malformed<T>(parameter: &str) -> Result<T, UriError> {
     fault(parameter, Problem::Malformed)
 }
 
 /// Percent-decoded text; NUL, bad escapes and bad UTF-8 are malformed.
-fn decode(parameter: &str, text: &str) -> Result<String, UriError> {
+pub(in crate::engine) fn decode(parameter: &str, text: &str) -> Result<String, UriError> {
     if !text.contains('%') {
         return Ok(text.to_owned());
     }
@@ -145,13 +147,13 @@ fn decode(parameter: &str, text: &str) -> Result<String, UriError> {
 
 /// What was given, before it is checked as a whole.
 #[derive(Default)]
-struct Given {
+pub(in crate::engine) struct Given {
     seen: Vec<&'static str>,
     values: Vec<(&'static str, String)>,
 }
 
 impl Given {
-    fn put(&mut self, name: &'static str, value: String) -> Result<(), UriError> {
+    pub fn put(&mut self, name: &'static str, value: String) -> Result<(), UriError> {
         if self.seen.contains(&name) {
             return fault(name, Problem::Duplicate);
         }
@@ -160,12 +162,12 @@ impl Given {
         Ok(())
     }
 
-    fn take(&mut self, name: &str) -> Option<String> {
+    pub fn take(&mut self, name: &str) -> Option<String> {
         let at = self.values.iter().position(|(n, _)| *n == name)?;
         Some(self.values.swap_remove(at).1)
     }
 
-    fn number(&mut self, name: &str, most: u32, default: u32) -> Result<u32, UriError> {
+    pub fn number(&mut self, name: &str, most: u32, default: u32) -> Result<u32, UriError> {
         let Some(text) = self.take(name) else { return Ok(default) };
         let plain = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
         match text.parse::<u32>() {

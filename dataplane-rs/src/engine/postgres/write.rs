@@ -4,12 +4,12 @@
 //! back; once it is sent its outcome is awaited and told, whoever has left. If the connection breaks between the two, the outcome
 //! is unknown: `Unavailable`, and a repeat with the same key finds the truth. Nothing that may have run is ever run again by us.
 //! IO: through `Member`. May reject: as `Failure` says.
+use super::Lent;
+use super::Shared;
 use super::exclusive::{CHUNK, Stay, Trouble, borrow, forget, leave, prepare};
 use super::failure::of_sqlstate;
 use super::idempotency::{self, Outcome, RESULT_LIMIT_BYTES};
-use super::lent::Lent;
 use super::member::{Broken, Member};
-use super::pool::Shared;
 use super::session::local_holds;
 use super::wire::{self, ServerError};
 use crate::engine::{Ask, Event, Failure, Idempotency};
@@ -281,7 +281,7 @@ async fn commit(member: &mut Member, idempotency: Option<&Idempotency>, outcome:
 }
 
 /// Sends the rows in pieces. False: they are not whole rows of so many columns.
-async fn tell(events: &Sender<Event>, outcome: Outcome, columns: usize) -> bool {
+pub(in crate::engine) async fn tell(events: &Sender<Event>, outcome: Outcome, columns: usize) -> bool {
     let mut rest = &outcome.rows[..];
     let (mut count, mut told, mut piece) = (0_u32, 0_u32, Vec::new());
     while told + count < outcome.count {

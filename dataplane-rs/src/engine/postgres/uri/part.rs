@@ -6,6 +6,11 @@ use std::fmt;
 pub struct Secret(pub(super) String);
 
 impl Secret {
+    /// Hides a text.
+    pub const fn new(text: String) -> Self {
+        Self(text)
+    }
+
     /// The text itself, for the wire only.
     pub fn reveal(&self) -> &str {
         &self.0

@@ -1,25 +1,25 @@
-//! A connection that is lent to one call, and the ways back into its pool. IO: recovers and restores beside, through `Member`.
+//! A connection that is lent to one call, and the ways back into its pool. IO: recovers and restores beside, through `Pooled`.
 //! May reject: nothing.
-use super::member::Member;
-use super::pool::Shared;
+use super::{Pooled, Shared};
 use crate::engine::Failure;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// A lent connection is counted until it is given back or dropped.
-pub(super) struct Lent {
-    member: Option<Member>,
-    shared: Arc<Shared>,
+#[derive(Debug)]
+pub struct Lent<M: Pooled> {
+    member: Option<M>,
+    shared: Arc<Shared<M>>,
 }
 
-impl Lent {
+impl<M: Pooled> Lent<M> {
     /// Lends a connection of a pool.
-    pub fn new(member: Member, shared: Arc<Shared>) -> Self {
+    pub fn new(member: M, shared: Arc<Shared<M>>) -> Self {
         Self { member: Some(member), shared }
     }
 
     /// The session; None only after it was given back.
-    pub fn member(&mut self) -> Result<&mut Member, Failure> {
+    pub fn member(&mut self) -> Result<&mut M, Failure> {
         self.member.as_mut().ok_or(Failure::Unavailable)
     }
 
@@ -69,7 +69,7 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl<M: Pooled> Drop for Lent<M> {
     fn drop(&mut self) {
         if let Some(member) = self.member.take() {
             drop(member);

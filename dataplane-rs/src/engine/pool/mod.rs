@@ -1,21 +1,23 @@
-//! The exclusive lane's connections of one thread: lent one call at a time, bounded by the shared `Budget`, replaced when they age.
+//! The exclusive lane's connections of one thread, whatever the engine: lent one call at a time, bounded by the shared `Budget`, replaced when they age.
 //!
 //! IO: connects; a janitor task looks after idle connections about once a second and ends with the pool.
 //! May reject: `PoolFull` when the queue is full or no connection came free in time, `Unavailable` when none can be opened.
-use super::backoff::{Backoff, Limits};
-use super::budget::{Budget, Permit};
-use super::connect::{ConnectError, Connection, connect};
-use super::exclusive;
-use super::failure::reason;
-use super::janitor::janitor;
-use super::lent::Lent;
-use super::member::Member;
-use super::session::Access;
-use super::target::{Source, Target};
+mod backoff;
+mod budget;
+mod janitor;
+mod lent;
+
+pub use backoff::Limits;
+pub use budget::{Budget, Permit};
+pub use lent::Lent;
+
 use crate::engine::{Ask, Event, Failure};
 use crate::observe::reach::Reach;
+use backoff::Backoff;
+use janitor::janitor;
 use rand::RngExt;
 use std::collections::VecDeque;
+use std::fmt::{Debug, Display};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -29,11 +31,64 @@ const HELD: Duration = Duration::from_millis(200);
 /// Failed connects in a row whose pauses (at most 0.7 s in all) a call waits for.
 const SHORT: u32 = 3;
 
-#[derive(Debug, Default)]
-pub(super) struct State {
-    pub idle: Vec<Member>,
+/// Why there is no connection, as far as a pool cares.
+pub trait Refusal: Clone + Debug + Display + Send {
+    /// The server has no room for more: who already has connections waits for those.
+    fn is_full(&self) -> bool;
+    /// Credentials are wrong (or not yet, or no longer, right).
+    fn is_credentials(&self) -> bool;
+    /// What was configured: another attempt won't help.
+    fn is_configuration(&self) -> bool;
+    /// In a word that shows no host.
+    fn reason(&self) -> &'static str;
+}
+
+/// One engine's session of the exclusive lane.
+pub trait Pooled: Sized + Debug + Send + 'static {
+    /// Where the connections lead; re-read at each connect.
+    type Source: Debug + Send + Sync;
+    /// What it says now.
+    type Target: Debug + Send + Sync;
+    /// An open connection.
+    type Connection: Send;
+    /// Why there is none.
+    type Error: Refusal;
+
+    /// Of the source's files as they stand.
+    fn source_generation(source: &Self::Source) -> u64;
+    /// What the source says now.
+    fn read(source: &Self::Source) -> Result<Self::Target, Self::Error>;
+    /// Of the files that it was read from.
+    fn target_generation(target: &Self::Target) -> u64;
+    /// Opens a read-only connection.
+    fn connect(target: &Self::Target, deadline: Instant) -> impl Future<Output = Result<Self::Connection, Self::Error>> + Send;
+    /// Takes a new connection; `life` is how long it may serve.
+    fn of(connection: Self::Connection, target: Arc<Self::Target>, permit: Permit, life: Duration) -> Self;
+    /// When it was opened.
+    fn opened(&self) -> Instant;
+    /// Of the files it was opened with.
+    fn generation(&self) -> u64;
+    /// Whether another borrower may have it.
+    fn clean(&self, now: Instant) -> bool;
+    /// Whether an idle one still lives, without waiting.
+    fn alive(&mut self, now: Instant) -> bool;
+    /// Puts it to rest.
+    fn rest(&mut self, now: Instant);
+    /// Since when it has been idle.
+    fn idle_since(&self) -> Instant;
+    /// Stops what it does and makes it fit again. None: it could not be saved and is closed.
+    fn recover(self) -> impl Future<Output = Option<Self>> + Send + 'static;
+    /// Undoes what a write may have left. False: close it.
+    fn restore(&mut self) -> impl Future<Output = bool> + Send;
+    /// Answers one `Ask`; the last event always has its place.
+    fn answer(pool: Arc<Shared<Self>>, ask: Ask, events: mpsc::Sender<Event>) -> impl Future<Output = ()> + Send + 'static;
+}
+
+#[derive(Debug)]
+struct State<M: Pooled> {
+    pub idle: Vec<M>,
     /// Who waits for a returned connection, in order; those who left are skipped.
-    waiters: VecDeque<oneshot::Sender<Member>>,
+    waiters: VecDeque<oneshot::Sender<M>>,
     waiting: usize,
     /// Connections that stand: lent, idle, recovering.
     pub live: usize,
@@ -44,12 +99,30 @@ pub(super) struct State {
     /// The newest generation of files that a connection was opened with.
     pub proven: u64,
     /// Its target: still tried when the credentials of newer files are refused (the Secret may change before the server).
-    good: Option<Arc<Target>>,
+    good: Option<Arc<M::Target>>,
     /// The next connection that comes back makes room for a trial of newer files.
     pub trial: bool,
     /// Newer files that do not work yet are tried less and less often.
     pub unproven: Backoff,
     pub closed: bool,
+}
+
+impl<M: Pooled> Default for State<M> {
+    fn default() -> Self {
+        Self {
+            idle: Vec::new(),
+            waiters: VecDeque::new(),
+            waiting: 0,
+            live: 0,
+            down: Backoff::default(),
+            crowded: Backoff::default(),
+            proven: 0,
+            good: None,
+            trial: false,
+            unproven: Backoff::default(),
+            closed: false,
+        }
+    }
 }
 
 /// Counts for metrics.
@@ -70,31 +143,32 @@ pub struct Stats {
 }
 
 /// A new connection. None: it could not be had, but a returned one or a later attempt may do.
-type Opened = Result<Lent, Option<Failure>>;
+type Opened<M> = Result<Lent<M>, Option<Failure>>;
 
+/// What a pool's calls and its janitor share.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub source: Arc<Source>,
-    pub budget: Arc<Budget>,
+pub struct Shared<M: Pooled> {
+    source: Arc<M::Source>,
+    budget: Arc<Budget>,
     reach: Arc<Reach>,
-    pub limits: Limits,
+    limits: Limits,
     /// This pool's part of the budget's hungry.
-    pub hungry: AtomicUsize,
-    state: Mutex<State>,
+    hungry: AtomicUsize,
+    state: Mutex<State<M>>,
     connects: AtomicU64,
     failures: AtomicU64,
-    last_failure: Mutex<Option<ConnectError>>,
+    last_failure: Mutex<Option<M::Error>>,
 }
 
 /// One thread's pool of one connection plan. Dropped: idle connections close, lent ones when they come back.
 #[derive(Debug)]
-pub struct Pool {
-    shared: Arc<Shared>,
+pub struct Pool<M: Pooled> {
+    shared: Arc<Shared<M>>,
 }
 
-impl Pool {
+impl<M: Pooled> Pool<M> {
     /// Opens nothing yet. Must be called in the thread's tokio runtime.
-    pub fn new(source: Arc<Source>, budget: Arc<Budget>, reach: Arc<Reach>, limits: Limits) -> Self {
+    pub fn new(source: Arc<M::Source>, budget: Arc<Budget>, reach: Arc<Reach>, limits: Limits) -> Self {
         let shared = Arc::new(Shared {
             source,
             budget,
@@ -114,7 +188,7 @@ impl Pool {
     /// Runs one statement; see `Event` for what comes and how to leave.
     pub fn submit(&self, ask: Ask) -> mpsc::Receiver<Event> {
         let (events, receiver) = mpsc::channel(EVENTS);
-        tokio::spawn(exclusive::run(Arc::clone(&self.shared), ask, events));
+        tokio::spawn(M::answer(Arc::clone(&self.shared), ask, events));
         receiver
     }
 
@@ -132,7 +206,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl<M: Pooled> Drop for Pool<M> {
     fn drop(&mut self) {
         self.shared.budget.leave();
         let idle = {
@@ -146,20 +220,20 @@ impl Drop for Pool {
 }
 
 /// Counts a waiting call as long as it lives.
-struct Waiting<'a>(&'a Shared);
+struct Waiting<'a, M: Pooled>(&'a Shared<M>);
 
-impl Drop for Waiting<'_> {
+impl<M: Pooled> Drop for Waiting<'_, M> {
     fn drop(&mut self) {
         self.0.state().waiting -= 1;
     }
 }
 
-impl Shared {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+impl<M: Pooled> Shared<M> {
+    fn state(&self) -> MutexGuard<'_, State<M>> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn last_failure(&self) -> MutexGuard<'_, Option<ConnectError>> {
+    fn last_failure(&self) -> MutexGuard<'_, Option<M::Error>> {
         self.last_failure.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -167,12 +241,12 @@ impl Shared {
         self.state().live -= 1;
     }
 
-    fn lend(self: &Arc<Self>, member: Member) -> Lent {
+    fn lend(self: &Arc<Self>, member: M) -> Lent<M> {
         Lent::new(member, Arc::clone(self))
     }
 
     /// The youngest idle connection that lives.
-    fn idle(self: &Arc<Self>) -> Option<Lent> {
+    fn idle(self: &Arc<Self>) -> Option<Lent<M>> {
         let now = Instant::now();
         loop {
             let mut member = self.state().idle.pop()?;
@@ -186,11 +260,11 @@ impl Shared {
 
     /// Whether a returned connection is closed for another thread that waits: only what is above the fair share, so that threads
     /// that all wait don't close each other's connections call by call.
-    fn owes(&self, state: &State, member: &Member, now: Instant) -> bool {
+    fn owes(&self, state: &State<M>, member: &M, now: Instant) -> bool {
         now >= member.opened() + HELD && state.live > self.budget.fair_share() && self.budget.others_hungry(&self.hungry)
     }
 
-    pub(super) fn give_back(&self, mut member: Member) {
+    pub(super) fn give_back(&self, mut member: M) {
         let now = Instant::now();
         let mut state = self.state();
         let old = member.generation() < state.proven || std::mem::take(&mut state.trial);
@@ -211,7 +285,7 @@ impl Shared {
     }
 
     /// A connection for one call, by its deadline.
-    pub async fn acquire(self: &Arc<Self>, deadline: Instant) -> Result<Lent, Failure> {
+    pub async fn acquire(self: &Arc<Self>, deadline: Instant) -> Result<Lent<M>, Failure> {
         if let Some(lent) = self.idle() {
             return Ok(lent);
         }
@@ -224,7 +298,7 @@ impl Shared {
             state.waiting += 1;
             Waiting(self)
         };
-        let mut opening: Option<oneshot::Receiver<Opened>> = None;
+        let mut opening: Option<oneshot::Receiver<Opened<M>>> = None;
         loop {
             if let Some(room) = permit.take() {
                 match self.open(room) {
@@ -277,7 +351,7 @@ impl Shared {
 
     /// Begins to open a connection, beside: a caller who leaves meanwhile leaves it to others. None: wait, for a returned one or
     /// for the end of a pause.
-    pub(super) fn open(self: &Arc<Self>, permit: Permit) -> Result<oneshot::Receiver<Opened>, Option<Failure>> {
+    pub(super) fn open(self: &Arc<Self>, permit: Permit) -> Result<oneshot::Receiver<Opened<M>>, Option<Failure>> {
         let now = Instant::now();
         {
             let mut state = self.state();
@@ -303,14 +377,14 @@ impl Shared {
         Ok(receiver)
     }
 
-    async fn connect(self: Arc<Self>, permit: Permit) -> Opened {
+    async fn connect(self: Arc<Self>, permit: Permit) -> Opened<M> {
         self.connects.fetch_add(1, Ordering::Relaxed);
         let jitter = rand::rng().random_range(0.9..1.1);
         let limit = Instant::now() + self.limits.connect;
         let (opened, refused) = self.newest_or_good(limit).await;
         let error = match opened {
             Ok((connection, target)) => {
-                let member = Member::new(connection, Arc::clone(&target), permit, self.limits.life.mul_f64(jitter));
+                let member = M::of(connection, Arc::clone(&target), permit, self.limits.life.mul_f64(jitter));
                 let old = {
                     let mut state = self.state();
                     state.live += 1;
@@ -324,7 +398,7 @@ impl Shared {
                         state.good = Some(target);
                     }
                     let proven = state.proven;
-                    let old: Vec<Member> = state.idle.extract_if(.., |idle| idle.generation() < proven).collect();
+                    let old: Vec<M> = state.idle.extract_if(.., |idle: &mut M| idle.generation() < proven).collect();
                     state.live -= old.len();
                     old
                 };
@@ -349,13 +423,13 @@ impl Shared {
             if state.down.paused(now).is_none() {
                 state.down.failed(&self.limits, now);
             }
-            let short = state.down.failures <= SHORT && !matches!(error, ConnectError::Target(_));
+            let short = state.down.failures <= SHORT && !error.is_configuration();
             if short { None } else { Some(Failure::Unavailable) }
         };
         let none_left = state.live == 0;
         drop(state);
         if none_left {
-            self.reach.failed(reason(&error));
+            self.reach.failed(error.reason());
         }
         if error.is_credentials() {
             self.budget.set_refused(true);
@@ -367,18 +441,19 @@ impl Shared {
     }
 
     /// By the files as they stand; if their credentials are refused, by those that worked last. Beside: that refusal.
-    async fn newest_or_good(&self, limit: Instant) -> (Result<(Connection, Arc<Target>), ConnectError>, Option<ConnectError>) {
-        let newest = match self.source.read() {
+    async fn newest_or_good(&self, limit: Instant) -> (Result<(M::Connection, Arc<M::Target>), M::Error>, Option<M::Error>) {
+        let newest = match M::read(&self.source) {
             Ok(target) => Arc::new(target),
-            Err(error) => return (Err(error.into()), None),
+            Err(error) => return (Err(error), None),
         };
-        let refused = match connect(&newest, Access::ReadOnly, limit).await {
+        let refused = match M::connect(&newest, limit).await {
             Ok(connection) => return (Ok((connection, newest)), None),
             Err(error) => error,
         };
-        let good = self.state().good.clone().filter(|good| refused.is_credentials() && good.generation < newest.generation);
+        let good =
+            self.state().good.clone().filter(|good| refused.is_credentials() && M::target_generation(good) < M::target_generation(&newest));
         match good {
-            Some(good) => match connect(&good, Access::ReadOnly, limit).await {
+            Some(good) => match M::connect(&good, limit).await {
                 Ok(connection) => (Ok((connection, good)), Some(refused)),
                 Err(_) => (Err(refused), None),
             },
@@ -387,7 +462,7 @@ impl Shared {
     }
 }
 
-async fn of(opening: &mut Option<oneshot::Receiver<Opened>>) -> Result<Opened, oneshot::error::RecvError> {
+async fn of<M: Pooled>(opening: &mut Option<oneshot::Receiver<Opened<M>>>) -> Result<Opened<M>, oneshot::error::RecvError> {
     match opening {
         Some(receiver) => receiver.await,
         None => std::future::pending().await,

@@ -1,21 +1,19 @@
 //! What looks after a pool's idle connections: those that died or aged, files that changed, room that others want.
 //! IO: closes connections, opens one to try newer files. May reject: nothing.
-use super::budget::Budget;
-use super::member::Member;
-use super::pool::Shared;
+use super::{Budget, Pooled, Shared};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-impl Shared {
+impl<M: Pooled> Shared<M> {
     /// Once a second: files that changed, connections that died or aged.
     fn sweep(&self) -> bool {
         let now = Instant::now();
-        let generation = self.source.generation();
+        let generation = M::source_generation(&self.source);
         let mut state = self.state();
         let idle = self.limits.idle;
-        let gone: Vec<Member> = state.idle.extract_if(.., |member| now >= member.idle_since() + idle || !member.alive(now)).collect();
+        let gone: Vec<M> = state.idle.extract_if(.., |member: &mut M| now >= member.idle_since() + idle || !member.alive(now)).collect();
         state.live -= gone.len();
         let changed = state.live > 0 && generation > state.proven && state.unproven.paused(now).is_none();
         state.trial = changed && self.budget.free() == 0;
@@ -42,7 +40,7 @@ impl Shared {
 }
 
 /// Looks after idle connections; ends with its pool.
-pub(super) async fn janitor(pool: Weak<Shared>, budget: Arc<Budget>) {
+pub(super) async fn janitor<M: Pooled>(pool: Weak<Shared<M>>, budget: Arc<Budget>) {
     let mut second = interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
