@@ -102,6 +102,9 @@ revocation: venv ## Keys, tables and views changed under full load (REVOKED=20)
 	python -m tailrace_loadtest.revocation --keys $(REVOKED)
 
 BENCH ?=
+instructions: ## Instructions a call of each stage, by callgrind, against dataplane-rs/instructions/figures.json (ACCEPT=1 writes them)
+	python3 .ci/instructions.py $(if $(ACCEPT),--accept)
+
 bench: venv ## Every bar and curve of docs/performance.md beside its peers, into .bench/ (BENCH="--only plain peers --rounds 5")
 	python -m tailrace_loadtest.bench --output .bench $(BENCH)
 

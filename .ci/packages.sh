@@ -7,6 +7,7 @@ declare -A wanted=(
   [pgbouncer]=/usr/sbin/pgbouncer
   [sqlite3]=/usr/bin/sqlite3
   [nginx-light]=/usr/sbin/nginx
+  [valgrind]=/usr/bin/valgrind
   [openssl]=/usr/bin/openssl
   [curl]=/usr/bin/curl
   [gcc]=/usr/bin/cc

@@ -336,7 +336,7 @@ impl Core {
         if !planned {
             return Ok(Lane::Forward);
         }
-        let Some(plan) = &self.plan else { return refuse(Code::NotReady) };
+        let Some(plan) = call.plan.clone() else { return refuse(Code::NotReady) };
         let tables = &*plan.tables;
         let Credential::Key(text) = head.credential else { return refuse(Code::Unauthorized) };
         let Some((key_at, key)) = tables.keys.admit(text, self.desk.clock.wall_us, caller) else { return refuse(Code::Unauthorized) };
@@ -349,10 +349,14 @@ impl Core {
         call.query = Some(query_at);
         let hidden = if tables.hide_forbidden { Code::QueryNotFound } else { Code::Forbidden };
         let Some(sight_at) = tables.sight_of(key.role, query_at) else { return refuse(hidden) };
+        let own;
         let bound = match &key.bind {
-            None => query.unbound.clone(),
-            Some(bind) => match admission::bindings(plan, key_at, query_at, query, bind) {
-                Some(bound) => bound,
+            None => &query.unbound,
+            Some(bind) => match admission::bindings(&plan, key_at, query_at, query, bind) {
+                Some(bound) => {
+                    own = bound;
+                    &own
+                }
                 None => return refuse(hidden),
             },
         };
@@ -382,19 +386,18 @@ impl Core {
             };
             return match refused {
                 Some(code) => refuse(code),
-                None => Ok(Lane::Several(Box::new(Items { sight: sight_at, bound, body: text.to_vec(), items }))),
+                None => Ok(Lane::Several(Box::new(Items { sight: sight_at, bound: bound.clone(), body: text.to_vec(), items }))),
             };
         }
-        let asking = Asking { sight: sight_at, bound: &bound, format, arguments: head.arguments, body, head: Some(head) };
-        self.fill(call, &asking)
+        let asking = Asking { sight: sight_at, bound, format, arguments: head.arguments, body, head: Some(head) };
+        self.fill(call, &plan, &asking)
     }
 
     /// Takes a call's arguments: their values go to the places of its statement. Which lane it is for.
     #[inline]
-    fn fill(&mut self, call: &mut Call, asking: &Asking<'_>) -> Result<Lane, Box<Refusal>> {
+    fn fill(&mut self, call: &mut Call, plan: &Pinned, asking: &Asking<'_>) -> Result<Lane, Box<Refusal>> {
         let internal = || Box::new(Refusal::from(Code::InternalError));
         let Asking { bound, format, arguments, body, .. } = *asking;
-        let plan = call.plan.clone().ok_or_else(internal)?;
         let tables = &*plan.tables;
         let query_at = call.query.ok_or_else(internal)?;
         let query = tables.queries.get(query_at as usize).ok_or_else(internal)?;
@@ -445,8 +448,8 @@ impl Core {
         (call.plan, call.key, call.key_slot, call.query) = (from.plan.clone(), from.key, from.key_slot, from.query);
         (call.client, call.trace, call.traceparent) = (from.client, from.trace, from.traceparent.clone());
         let asking = Asking { sight: items.sight, bound: &items.bound, format: Format::Json, arguments: b"", body: Some(item), head: None };
-        let lane = match item.first() {
-            Some(b'{') => self.fill(&mut call, &asking),
+        let lane = match (item.first(), &from.plan) {
+            (Some(b'{'), Some(plan)) => self.fill(&mut call, plan, &asking),
             _ => Err(Box::new(Code::MalformedBody.into())),
         };
         match lane {

@@ -60,6 +60,10 @@ pub fn check(piece: &[u8]) -> Result<(), Malformed> {
 
 /// The first `format=` of the arguments, which is read before everything else about them.
 pub fn requested(query: &[u8]) -> Result<Option<Format>, NotAcceptable> {
+    // Most calls have one argument, and its name isn't escaped.
+    if memchr::memchr2(b'%', b'&', query).is_none() && !query.starts_with(b"f") {
+        return Ok(None);
+    }
     for (name, value) in pairs(query) {
         if decoded(name).is_ok_and(|name| *name == *b"format") {
             let format = decoded(value).ok().and_then(|value| Format::parse(&value));

@@ -61,20 +61,23 @@ impl Store {
     }
 
     /// Publishes and waits until every thread runs on it. What it replaces is freed here, by the runtime of the control thread, when its
-    /// last call has ended: of 50,000 grants that takes milliseconds, which no serving thread should spend.
+    /// last call has ended, and given back to the system: of 50,000 grants that takes milliseconds, which no serving thread should spend.
     pub async fn publish(&self, tables: Arc<Tables>) -> Result<(), NotSwapped> {
         let (mut serial, mut replaced) = (0, None);
         self.current.send_modify(|current| {
             serial = current.as_ref().map_or(0, |published| published.serial) + 1;
             replaced = current.replace(Published { serial, tables, at: Instant::now() });
         });
-        if let Some(Published { tables, .. }) = replaced {
-            tokio::spawn(async move {
+        tokio::spawn(async move {
+            // By then what the new ones were made from is freed, too.
+            tokio::time::sleep(SWEEP).await;
+            if let Some(Published { tables, .. }) = replaced {
                 while Arc::strong_count(&tables) > 1 {
                     tokio::time::sleep(SWEEP).await;
                 }
-            });
-        }
+            }
+            tailrace_heap::give_back();
+        });
         let all = async {
             while !self.running.iter().all(|running| running.load(Ordering::Acquire) >= serial) {
                 self.swapped.notified().await;

@@ -1,6 +1,6 @@
 //! The embedded store: one SQLite file in WAL mode with synchronous=FULL, so that a commit is on the disk before a segment is freed
 //! (a kill loses nothing, and neither does power loss). One writer: whoever holds the data directory's lock.
-//! A few runs become rows; the many of a busy transaction become blocks of columns, which cost a tenth of it.
+//! A few runs become rows; the many of a busy transaction become blocks of columns, which cost far less each.
 //! May reject: a locked, full, damaged or foreign file. IO: that file.
 use super::block::{self, Block, Extent, RUNS_MOST, Unpacked};
 use super::ddl::{STORE_DDL, STORE_VERSION};
