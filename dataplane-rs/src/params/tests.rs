@@ -95,10 +95,11 @@ fn calls(file: &Value) {
                     Engine::Postgres => check(&spec, &bound, case, &case["values"]),
                     Engine::Sqlite if case["values"].is_null() || case["sqlite"].is_array() => check(&spec, &bound, case, &case["sqlite"]),
                     Engine::Sqlite => {}
-                    Engine::Mysql => match on_mysql(&plans, case) {
-                        Some(values) => check(&spec, &bound, case, &values),
-                        None => {}
-                    },
+                    Engine::Mysql => {
+                        if let Some(values) = on_mysql(&plans, case) {
+                            check(&spec, &bound, case, &values);
+                        }
+                    }
                 }
             }
         }

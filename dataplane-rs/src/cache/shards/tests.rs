@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing)]
 use super::super::entry::tests::answer;
 use super::super::flight::Waited;
 use super::super::front::Front;
