@@ -92,8 +92,9 @@ LEAST ?= 100000
 ENGINE ?= postgres
 REVOKED ?= 20
 
-differential: venv ## N calls to the data plane and to Python alone, everything compared (N=50000 SEED=1)
+differential: venv ## N calls to the data plane and to Python alone, and N more on MariaDB, everything compared (N=50000 SEED=1)
 	python -m tailrace_loadtest.differential --calls $(N) --seed $(SEED) --transports http1,pipelined,http2
+	python -m tailrace_loadtest.differential --engine mysql --calls $(N) --seed $(SEED) --transports http1,pipelined,http2
 
 faults: venv ## kill -9 under full load, run ids compared as sets (ROUNDS=20)
 	python -m tailrace_loadtest.faults --rounds $(ROUNDS) --least $(LEAST) --engine $(ENGINE)
