@@ -178,8 +178,7 @@ mod tests {
         assert_eq!(status["snapshot"]["sources"][0]["resourceVersion"], "12");
         assert_eq!(status["gateway"], serde_json::Value::Null);
         let report = |version: u64| {
-            let gateway =
-                serde_json::json!({"queries": {"total": 2, "served": 1, "refused": []}, "keys": 1, "refusedKeys": [], "stale": false});
+            let gateway = serde_json::json!({"queries": {"total": 2, "served": 1, "coalesced": 1, "stopped": [], "refused": []}, "keys": 1, "refusedKeys": [], "stale": false});
             let source = serde_json::json!({"kind": status["snapshot"]["sources"][0]["kind"], "namespace": "n", "name": "", "uid": "", "generation": 0, "resourceVersion": "13"});
             serde_json::from_value(serde_json::json!({"version": version, "sources": [source], "gateway": gateway})).unwrap()
         };
