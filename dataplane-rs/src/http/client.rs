@@ -222,7 +222,8 @@ impl Client {
         }
         while used < data.len() && !self.output.closing() {
             self.alone &= !self.output.idle();
-            if self.alone || self.output.open() >= limits.pipelined {
+            // Answers that are there at once (problems, kept ones) open nothing: their bytes are what is bounded.
+            if self.alone || self.output.open() >= limits.pipelined || self.output.backlog() > limits.high_water {
                 self.blocked = true;
                 break;
             }

@@ -22,8 +22,8 @@ const FEWEST: usize = 4;
 /// One thread's buffers for one database.
 #[derive(Debug, Default)]
 pub struct Flush {
-    /// With the slot of their query.
-    drawn: Vec<(u32, Box<Call>)>,
+    /// With slot and version of their query: a slot may be another query's by the time that a call which waited long is drawn.
+    drawn: Vec<((u32, u64), Box<Call>)>,
     /// Those that leave in batches.
     #[allow(clippy::vec_box, reason = "calls move as boxes")]
     batched: Vec<Box<Call>>,
@@ -75,7 +75,7 @@ impl Flush {
             }
             call.sent = now;
             bytes += call.values.len() + MESSAGE_BYTES;
-            self.drawn.push((call.query().map_or(u32::MAX, |query| query.slot), call));
+            self.drawn.push((call.query().map_or((u32::MAX, 0), |query| (query.slot, query.version_id)), call));
         }
     }
 
@@ -90,15 +90,15 @@ impl Flush {
         hands: &mut Hands<'_, O>,
     ) -> usize {
         let Self { drawn, batched, sizes } = self;
-        if !drawn.is_sorted_by_key(|(slot, _)| *slot) {
-            drawn.sort_unstable_by_key(|(slot, _)| *slot);
+        if !drawn.is_sorted_by_key(|(identity, _)| *identity) {
+            drawn.sort_unstable_by_key(|(identity, _)| *identity);
         }
         let now = hands.desk.clock.now;
         let (mut rest, mut kept) = (drawn.drain(..).peekable(), 0);
-        while let Some((slot, _)) = rest.peek() {
-            let slot = *slot;
+        while let Some((identity, _)) = rest.peek() {
+            let (slot, version) = *identity;
             let start = batched.len();
-            while let Some((_, call)) = rest.next_if(|(other, _)| *other == slot) {
+            while let Some((_, call)) = rest.next_if(|(other, _)| *other == (slot, version)) {
                 if call.coalesced().is_some() && quarantine.holds(call.identity(), call.key_slot, &call.values, now) {
                     lane.ask_apart(call);
                 } else {
@@ -108,7 +108,7 @@ impl Flush {
             let count = batched.len() - start;
             let room = batched.get(start).filter(|_| count >= FEWEST).and_then(|call| {
                 let coalesced = call.coalesced().filter(|coalesced| coalesced.verdict.stopped().is_none())?;
-                let standing = hands.standings.get(slot as usize).filter(|standing| standing.version == call.identity().1);
+                let standing = hands.standings.get(slot as usize).filter(|standing| standing.version == version);
                 let size = standing.map_or(FEWEST, |standing| Standing::batch(standing, coalesced.most.into()));
                 Some((size, usize::from(coalesced.in_flight).saturating_sub(elsewhere(slot)))).filter(|(size, _)| *size >= FEWEST)
             });

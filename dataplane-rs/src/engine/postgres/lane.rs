@@ -99,6 +99,8 @@ pub struct Pipeline<Q> {
     rows: Vec<Place>,
     prepared: Vec<Prepared>,
     mode: Mode,
+    /// It was ever another than the usual: an error may undo the return to it, too.
+    chose: bool,
     /// The server knows no such choice.
     modeless: bool,
     /// Time limit of a batch, ms.
@@ -128,6 +130,7 @@ impl<Q: Question> Default for Pipeline<Q> {
             rows: Vec::new(),
             prepared: Vec::new(),
             mode: Mode::Usual,
+            chose: false,
             modeless: false,
             batch_ms: 1000,
             batches: Vec::new(),
@@ -288,7 +291,7 @@ impl<Q: Question> Pipeline<Q> {
         if self.mode == mode || self.modeless {
             return;
         }
-        self.mode = mode;
+        (self.mode, self.chose) = (mode, true);
         if mode == Mode::Generic {
             self.own("SET plan_cache_mode = force_generic_plan", true);
             let limit = format!("SET statement_timeout = {}", self.batch_ms);
@@ -562,7 +565,7 @@ impl<Q: Question> Pipeline<Q> {
             return Err(Broken::Protocol);
         }
         self.failed = true;
-        if self.mode != Mode::Usual {
+        if self.chose {
             self.mode = Mode::Unknown;
         }
         // A statement whose Parse or Describe failed, or that the server doesn't know (any more), is prepared anew.
@@ -699,6 +702,9 @@ impl<Q: Question> Pipeline<Q> {
                 Item::One(flight) if flight.told => {}
                 Item::One(flight) if slow => tell(flight.call, Answer::Again),
                 Item::One(flight) => {
+                    if self.mode != Mode::Usual && flight.call.coalesced().is_none() {
+                        self.choose(Mode::Usual);
+                    }
                     self.one(flight);
                     self.end();
                 }
