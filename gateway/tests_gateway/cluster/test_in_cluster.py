@@ -160,7 +160,7 @@ async def test_everything_a_key_goes_through_is_acknowledged(api: Any, pod: Pod)
     assert await pod.call(FIRST) == 200
     status = await pod.status()
     assert status["gatewayUp"] is True
-    assert status["gateway"]["queries"] | {"refused": []} == {"total": 2, "served": 1, "refused": []}
+    assert status["gateway"]["queries"] | {"refused": []} == {"total": 2, "served": 1, "coalesced": 0, "stopped": [], "refused": []}
     assert {(each["name"], each["role"]) for each in status["gateway"]["queries"]["refused"]} == {("broken", "")}
     assert (status["gateway"]["keys"], status["gateway"]["stale"]) == (1, False)
     source = await pod.source("QueryAPI")
@@ -197,7 +197,7 @@ async def test_everything_a_key_goes_through_is_acknowledged(api: Any, pod: Pod)
         return (await pod.source("QueryAPI"))["generation"] == 2 and (await pod.status())["gateway"] is not None
 
     await eventually(second_generation)
-    assert (await pod.status())["gateway"]["queries"] == {"total": 1, "served": 1, "refused": []}
+    assert (await pod.status())["gateway"]["queries"] == {"total": 1, "served": 1, "coalesced": 0, "stopped": [], "refused": []}
 
 
 async def test_keys_of_other_namespaces_keep_below_their_ceiling(api: Any, pod: Pod) -> None:
