@@ -284,8 +284,8 @@ fn a_late_batch_is_504_once_and_its_query_leaves_the_lane() {
     let sql = |p: &str| format!("SELECT id, name FROM users WHERE id = {p} AND (id <> 77 OR pg_sleep(2)::text = '')");
     let single = query("slow", "one", vec![param("id", "integer")], columns(stack.table), statement(&sql("$1"), &[20]));
     let mut single = coalesced(single, &sql("b.p1"), &[INT8_ARRAY], 0);
-    single["timeoutMs"] = json!(20_000);
-    stack.serve(vec![single]);
+    single["timeoutMs"] = json!(1000);
+    stack.serve(vec![single.clone()]);
     stack.coalesce("/q/slow?id=7");
     let mut wire = stack.plane.connect();
     let (mut late, mut right) = (0, 0);
@@ -306,9 +306,30 @@ fn a_late_batch_is_504_once_and_its_query_leaves_the_lane() {
     });
     // Two batches, each with the call that took so long.
     assert!((8..=20).contains(&late), "{late} {right}");
-    // By itself it is answered, as long as it takes.
-    wire.send(&(75..79).map(|id| request(&format!("/q/slow?id={id}"))).collect::<String>());
-    (75..79).for_each(|id| assert_eq!(wire.answer().json()["id"], json!(id)));
+}
+
+#[test]
+fn callers_with_more_time_than_a_batch_go_on_by_themselves() {
+    let stack = stack();
+    let sql = |p: &str| format!("SELECT id, name FROM users WHERE id = {p} AND (id <> 77 OR pg_sleep(2)::text = '')");
+    let single = query("slow", "one", vec![param("id", "integer")], columns(stack.table), statement(&sql("$1"), &[20]));
+    let mut single = coalesced(single, &sql("b.p1"), &[INT8_ARRAY], 0);
+    single["timeoutMs"] = json!(20_000);
+    stack.serve(vec![single]);
+    stack.coalesce("/q/slow?id=7");
+    let mut wire = stack.plane.connect();
+    eventually("a batch is cut short", || {
+        wire.send(&(70..80).map(|id| request(&format!("/q/slow?id={id}"))).collect::<String>());
+        (70..80).for_each(|id| assert_eq!(wire.answer().json()["id"], json!(id)));
+        stack.metric("tailrace_batches_total{end=\"timeout\"}") == 1
+    });
+    // The query has left the lane: nobody else waits for it.
+    let batches = stack.metric("tailrace_batch_callers_count");
+    for _ in 0..3 {
+        wire.send(&(70..77).map(|id| request(&format!("/q/slow?id={id}"))).collect::<String>());
+        (70..77).for_each(|id| assert_eq!(wire.answer().json()["id"], json!(id)));
+    }
+    assert_eq!(stack.metric("tailrace_batch_callers_count"), batches);
 }
 
 #[test]

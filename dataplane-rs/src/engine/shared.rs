@@ -76,7 +76,7 @@ pub enum Answer<'a> {
     Failed(Failure),
     /// The lane's own time limit: it doesn't belong here; it may be asked on the exclusive lane.
     Slow,
-    /// The lane's own time limit, in a batch: asking its callers again would double what made it slow.
+    /// The lane's own time limit, in a batch: asking its callers again here would double what made it slow.
     Timeout,
     /// It was sent and no answer came, through no fault of its own; it may be asked once more.
     Again,

@@ -98,6 +98,15 @@ pub(super) fn answered<O: Outputs>(
             }
             hands.escaped.push(call);
         }
+        // Its own time is longer than a batch's: it goes on by itself, and its query no longer waits here with others.
+        Answer::Timeout if call.deadline > now => {
+            if let Some(standing) = hands.standing(&call)
+                && standing.batch_cut_short()
+            {
+                hands.demoted(&call, "timeout");
+            }
+            hands.escaped.push(call);
+        }
         Answer::Timeout => {
             let cost = cost(&call, now);
             let output = hands.outputs.find(call.ticket);

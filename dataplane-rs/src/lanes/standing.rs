@@ -106,6 +106,15 @@ impl Standing {
         false
     }
 
+    /// The lane's limit cut a batch short whose callers have more time than that. True when this moves the query out.
+    pub fn batch_cut_short(&mut self) -> bool {
+        let out = self.shared;
+        if out {
+            self.demote();
+        }
+        out
+    }
+
     /// A shared answer: its size, and the time of its flush until then. True when this moves the query out.
     #[inline]
     pub fn seen(&mut self, bytes: usize, flush_us: u64) -> bool {

@@ -12,7 +12,6 @@ LANES = {
     "": "may be promoted to the shared lane once it has shown itself fast",
     "write": "a write runs on its own connection",
     "sqlite": "the database runs in process and has no shared connections",
-    "timeout_over_1s": "its timeout is over one second",
     "unbounded_rows": "its answer has no bound",
     "large_pages": "its pages may have more than 1,000 rows",
     "volatile_function": "it calls a function whose result may differ each time",

@@ -4,17 +4,14 @@ from tailrace_contract.plan import PagePlan, Returns
 
 from tailrace_gateway.compile.spec import QuerySpec
 
-SHARED_TIMEOUT_MS = 1000
 SHARED_ROWS = 1000
 """More rows than this don't promise to fit 64 KiB."""
 
 
-def exclusive_because(query: QuerySpec, timeout_ms: int, page: PagePlan | None, volatile: bool, limit: int | None) -> str:
+def exclusive_because(query: QuerySpec, page: PagePlan | None, volatile: bool, limit: int | None) -> str:
     """Empty: it may be promoted to the shared lane. Else a stable code for `explain`."""
     if query.write:
         return "write"
-    if timeout_ms > SHARED_TIMEOUT_MS:
-        return "timeout_over_1s"
     if volatile:
         return "volatile_function"
     if query.returns is Returns.MANY and page is None and (limit is None or limit > SHARED_ROWS):

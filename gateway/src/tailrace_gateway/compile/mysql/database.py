@@ -77,8 +77,7 @@ class MysqlDatabase:
         page = None
         if query.page is not None:
             page, columns = page_plan(self._session, self.catalog, query.page, tree, placed, places, described, columns)
-        timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
-        because = exclusive_because(query, timeout_ms, page, bool(functions & VOLATILE), _limit(tree))
+        because = exclusive_because(query, page, bool(functions & VOLATILE), _limit(tree))
         coalesce, alone = self._coalesced(query, Single(placed, places, told, shown, because))
         return Facts(
             params=tuple(param_plan(param) for param in query.params),

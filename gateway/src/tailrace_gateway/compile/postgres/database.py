@@ -88,9 +88,8 @@ class PostgresDatabase:
             if tree is None:
                 raise RefusedError(Refusal.PAGE_KEY, "without TEMP right on the database (or on a standby) no key can be proven")
             page = page_plan(self._session, self.catalog, self._prover, query.page, tree, placed, statement, columns)
-        timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
         limit = _constant_limit(tree) if tree is not None else None
-        because = exclusive_because(query, timeout_ms, page, walked.volatile, limit)
+        because = exclusive_because(query, page, walked.volatile, limit)
         tables = walked.lineage.tables | walked.lineage.written
         if self._spec.pooler is Pooler.TRANSACTION:
             batch, alone = None, "pooler"

@@ -68,14 +68,13 @@ class SqliteDatabase:
         encoding = Encoding.STORAGE_QUOTED if big_numbers is BigNumbers.STRING else Encoding.STORAGE
         columns = tuple(ColumnPlan(name=name, encoding=encoding) for name, _, _ in prepared.columns)
         page = page_plan(self._session, self.catalog, query.page, tree, placed, columns) if query.page is not None else None
-        timeout_ms = min(query.timeout_ms or self._spec.statement_timeout_ms, self._spec.statement_timeout_ms)
         return Facts(
             params=tuple(param_plan(param) for param in query.params),
             columns=columns,
             statement=StatementPlan(sql=placed.sql, params=placed.params),
             page=page,
             lineage=lineage,
-            exclusive_because=exclusive_because(query, timeout_ms, page, bool(functions & VOLATILE), None) or "sqlite",
+            exclusive_because=exclusive_because(query, page, bool(functions & VOLATILE), None) or "sqlite",
             depends=self.fingerprint
             if any(self.catalog.tables[str(t)].kind == "view" for t in lineage.tables if t in self.catalog.tables)
             else "",
