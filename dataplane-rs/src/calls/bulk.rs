@@ -54,7 +54,7 @@ pub fn start(worker: &Rc<Worker>, call: Box<Call>, items: &Items) {
             let ticket = Ticket { connection: id, generation, number: first.wrapping_add(n) };
             match core.admit_part(&call, items, item, ticket, &mut bundle.output) {
                 Admitted::Exclusive(call) => started.push(Start::Exclusive(call)),
-                Admitted::Told | Admitted::Queued | Admitted::Forward(_) | Admitted::Several(..) => {}
+                Admitted::Told | Admitted::Queued | Admitted::Crowded | Admitted::Forward(_) | Admitted::Several(..) => {}
             }
         }
         if bundle.output.backlog() > 0 && !std::mem::replace(&mut bundle.dirty, true) {

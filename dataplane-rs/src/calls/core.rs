@@ -26,8 +26,8 @@ use crate::observe::meter::Meter;
 use crate::observe::{Observation, Observer};
 use crate::params::{Bound, url};
 use crate::plan::backend::Backend;
-use crate::plan::snapshot::{Engine, OnFull};
-use crate::plan::tables::Tables;
+use crate::plan::snapshot::{Engine, OnFull, Returns};
+use crate::plan::tables::{Query, Tables};
 use crate::runs::{Client, Recorder, Spool};
 use slab::Slab;
 use std::cell::RefCell;
@@ -62,6 +62,8 @@ pub enum Admitted {
     Told,
     /// It waits for a shared lane.
     Queued,
+    /// Likewise, in a crowd: what its client asks next is not read before it is answered.
+    Crowded,
     /// It goes on by itself at a database.
     Exclusive(Box<Call>),
     /// It goes on by itself at the gateway.
@@ -127,6 +129,8 @@ pub struct Core {
 enum Lane {
     Shared,
     Exclusive,
+    /// Too many wait for its lane.
+    Full,
     /// Not ours: no plan covers this path.
     Forward,
     /// The body holds several.
@@ -246,6 +250,10 @@ impl Core {
                 }
                 if call.is_cached() { self.look(call, output) } else { self.go(call, output) }
             }
+            Ok(Lane::Full) => {
+                self.desk.refuse(call, Code::Overloaded, Cost::default(), Some(output));
+                Admitted::Told
+            }
             Ok(Lane::Several(items)) => Admitted::Several(call, items),
             Ok(Lane::Forward) => match body {
                 Body::Whole(body) => Admitted::Forward(Box::new(Forward::new(head, body, call))),
@@ -296,6 +304,7 @@ impl Core {
         }
         self.meter.shared_calls.add(1);
         match database.push(call, now) {
+            Ok(()) if database.crowded() => Admitted::Crowded,
             Ok(()) => Admitted::Queued,
             Err(call) => {
                 self.desk.refuse(call, Code::Overloaded, Cost::default(), Some(output));
@@ -371,6 +380,9 @@ impl Core {
         }
         let format = admission::format(head).map_err(|code| Box::new(Refusal::from(code)))?;
         let body = admission::check_body(head, body)?;
+        if body.is_none() && call.traceparent.is_none() && self.full(&plan, query, format) {
+            return Ok(Lane::Full);
+        }
         call.timing = timed.map(|start| start.elapsed().as_nanos() as u64);
         call.form.coding = admission::coding(head);
         if let Some(text) = body
@@ -391,6 +403,20 @@ impl Core {
         }
         let asking = Asking { sight: sight_at, bound, format, arguments: head.arguments, body, head: Some(head) };
         self.fill(call, &plan, &asking)
+    }
+
+    /// A call of this query without a body would be refused, whatever its arguments are: they need not be read. Not of one whose
+    /// answer may be kept, whose parameters are recorded, or that is a stream.
+    #[inline]
+    fn full(&self, plan: &Pinned, query: &Query, format: Format) -> bool {
+        let database = plan.databases.get(query.connection as usize).and_then(|&at| self.databases.get(at));
+        database.is_some_and(|database| database.full() && !database.is_down(self.desk.clock.now))
+            && query.shared
+            && self.standings.get(query.slot as usize).is_some_and(Standing::shared)
+            && database.is_some_and(Database::ready)
+            && query.cache_ttl.is_none()
+            && !query.record_params
+            && (format == Format::Json || query.returns != Returns::Many || query.page.is_some())
     }
 
     /// Takes a call's arguments: their values go to the places of its statement. Which lane it is for.
@@ -457,7 +483,7 @@ impl Core {
                 call.shares = matches!(lane, Lane::Shared);
                 if call.is_cached() { self.look(call, output) } else { self.go(call, output) }
             }
-            Ok(Lane::Forward | Lane::Several(_)) => {
+            Ok(Lane::Full | Lane::Forward | Lane::Several(_)) => {
                 self.desk.refuse(call, Code::InternalError, Cost::default(), Some(output));
                 Admitted::Told
             }

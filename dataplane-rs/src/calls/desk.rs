@@ -2,6 +2,7 @@
 //! May reject: rows that cannot be read (the caller gets `database_error`). IO: none until the recorder commits.
 use super::call::{Call, Ticket};
 use super::clock::Clock;
+use super::refused::Refused;
 use crate::cache::{Answer, Entry, LARGEST, Tag};
 use crate::codes::{Code, Fault};
 use crate::encode::{self, Malformed, cursor::Subject, problem};
@@ -111,6 +112,7 @@ pub struct Desk {
     body: Vec<u8>,
     packed: Vec<u8>,
     next: Vec<u8>,
+    refused: Refused,
     unnamed: Arc<Names>,
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")]
     spare: Vec<Box<Call>>,
@@ -128,6 +130,7 @@ impl Desk {
             body: Vec::new(),
             packed: Vec::new(),
             next: Vec::new(),
+            refused: Refused::default(),
             unnamed: Arc::default(),
             spare: Vec::new(),
             meter,
@@ -249,6 +252,15 @@ impl Desk {
             lead.fail();
         }
         let Some(output) = output else { return self.gone(call, cost) };
+        if code == Code::Overloaded && call.form.protocol == Protocol::Http11 && !call.form.head {
+            let number = call.ticket.number;
+            if !output.says_close(number, call.form.close) {
+                let (run, mut length) = (self.recorder.next_id(), 0);
+                output.answer(number, |out| length = self.refused.write(code, run, &self.date, out));
+                self.record(&call, Some(code), 0, length as u64, cost);
+                return self.recycle(call);
+            }
+        }
         let mut body = std::mem::take(&mut self.body);
         body.clear();
         // A run that can't be recorded has no id: the spool is full.

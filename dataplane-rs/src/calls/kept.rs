@@ -142,7 +142,7 @@ impl Core {
         };
         match admitted {
             Admitted::Exclusive(call) => Some(call),
-            Admitted::Told | Admitted::Queued | Admitted::Forward(_) | Admitted::Several(..) => None,
+            Admitted::Told | Admitted::Queued | Admitted::Crowded | Admitted::Forward(_) | Admitted::Several(..) => None,
         }
     }
 }

@@ -9,3 +9,4 @@ pub mod desk;
 pub mod exclusive;
 pub mod forwarded;
 pub mod kept;
+pub mod refused;

@@ -53,7 +53,7 @@ pub enum Body<'a> {
 pub enum Taken {
     /// Go on.
     Done,
-    /// It must be answered before the next is read: its method is not safe.
+    /// It must be answered before the next is read: its method is not safe, or many wait.
     Alone,
 }
 

@@ -271,7 +271,7 @@ impl Session {
         let id = id as u32;
         let ticket = Ticket { connection: id, generation, number: client.output.ask() };
         match core.admit(&head, body, self.peer, ticket, &mut client.output) {
-            Admitted::Told | Admitted::Queued => {}
+            Admitted::Told | Admitted::Queued | Admitted::Crowded => {}
             Admitted::Exclusive(call) => started.push(Start::Exclusive(call)),
             Admitted::Forward(forward) => started.push(Start::Forward(forward)),
             Admitted::Several(call, items) => started.push(Start::Several(call, items)),

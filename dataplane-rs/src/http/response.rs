@@ -19,6 +19,11 @@ pub struct Date {
 }
 
 impl Date {
+    /// The second that it says, since 1970.
+    pub const fn second(&self) -> u64 {
+        self.second
+    }
+
     /// Follows the clock.
     #[inline]
     pub fn tick(&mut self, second: u64) {

@@ -340,6 +340,7 @@ fn take(worker: &Worker, id: u32, client: &mut Client, data: &[u8], started: &mu
         let ticket = Ticket { connection: id, generation: client.generation, number };
         match core.admit(head, body, peer, ticket, &mut client.output) {
             Admitted::Told | Admitted::Queued => Taken::Done,
+            Admitted::Crowded => Taken::Alone,
             Admitted::Exclusive(call) => {
                 started.push(Start::Exclusive(call));
                 Taken::Done

@@ -1,6 +1,7 @@
 //! One thread's shared lanes to one database. Dispatch clocks itself: an idle lane takes a call at once; while it is
 //! busy calls gather and leave together. Another lane opens only for a full flush or when the oldest waiter has waited two
 //! round trips. May reject: calls beyond the queue's bound, expired ones, all while the database is down. IO: its connections.
+use super::drain::Drain;
 use super::exclusive::Exclusive;
 use super::flush::{Flush, LARGEST_FLUSH};
 use super::hands::{Hands, answered, cost, ended, suspect};
@@ -21,8 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Fewest that a slow query's flush is cut down to.
 const SMALLEST_FLUSH: usize = 8;
-/// A flush is cut so that it takes about this long.
+/// A flush is cut so that it takes about this long,
 const FLUSH_TIME: Duration = Duration::from_millis(10);
+/// or this part of all that waits: when many do, smaller flushes would only make all of them wait longer.
+const FLUSH_PART: usize = 8;
 /// A lane that brings nothing for so long beyond `statement_timeout` is broken.
 const SILENCE: Duration = Duration::from_secs(1);
 /// After so long without any lane, calls are refused at once.
@@ -44,6 +47,7 @@ pub struct Database {
     /// Some query has earned the shared lane.
     wanted: bool,
     queue: FairQueue<Box<Call>>,
+    drain: Drain,
     lanes: Vec<Lane>,
     flush: Flush,
     quarantine: Quarantine,
@@ -69,6 +73,7 @@ impl Database {
             retired: false,
             wanted: false,
             queue: FairQueue::new(bound),
+            drain: Drain::new(bound),
             lanes: (0..lanes).map(|_| Lane::new(now)).collect(),
             flush: Flush::default(),
             quarantine: Quarantine::default(),
@@ -115,9 +120,24 @@ impl Database {
         self.lanes.iter().filter(|lane| lane.session.is_some()).count()
     }
 
+    /// As many wait as may: a further one is refused.
+    #[inline]
+    pub fn full(&self) -> bool {
+        self.queue.len() >= self.drain.room()
+    }
+
+    /// So many wait that nobody should ask for several at a time.
+    #[inline]
+    pub fn crowded(&self) -> bool {
+        self.queue.len() >= self.drain.room() / 2
+    }
+
     /// Takes a call in, or gives it back when too many wait.
     #[inline]
     pub fn push(&mut self, call: Box<Call>, now: Instant) -> Result<(), Box<Call>> {
+        if self.full() {
+            return Err(call);
+        }
         if self.queue.is_empty() {
             self.waiting = now;
         }
@@ -170,6 +190,7 @@ impl Database {
                     lane.take(link, self.backend.batch_timeout, now);
                 }
                 (self.down, self.refused) = (None, false);
+                self.drain.forget();
             }
             Err(error) => {
                 lane.attempts += 1;
@@ -289,13 +310,14 @@ impl Database {
     pub fn dispatch<O: Outputs>(&mut self, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
         let now = hands.desk.clock.now;
         let most = (FLUSH_TIME.as_nanos() as u64 / self.call_ns.max(1)).clamp(SMALLEST_FLUSH as u64, LARGEST_FLUSH as u64) as usize;
+        let most = most.max((self.queue.len() / FLUSH_PART).min(LARGEST_FLUSH));
         let mut busy = self.lanes.iter().any(|lane| lane.session.is_some() && !lane.pipeline.idle());
         for at in 0..self.lanes.len() {
             if self.queue.is_empty() {
                 break;
             }
             let overdue = self.overdue(now);
-            let Self { lanes, queue, flush, quarantine, .. } = self;
+            let Self { lanes, queue, drain, flush, quarantine, .. } = self;
             let (before, rest) = lanes.split_at_mut(at);
             let Some((lane, after)) = rest.split_first_mut() else { break };
             if lane.session.is_none() || !lane.pipeline.idle() || (busy && !overdue && queue.len() < most) {
@@ -304,6 +326,7 @@ impl Database {
             let others = before.iter().chain(after.iter());
             let elsewhere = |slot| others.clone().map(|lane| lane.pipeline.batches(slot)).sum();
             let size = flush.fill(most, queue, &mut lane.pipeline, elsewhere, quarantine, hands);
+            drain.left(size, queue.len(), now);
             if size > 0 {
                 lane.pipeline.sync();
                 (lane.size, lane.sent, lane.heard) = (size, now, now);
