@@ -105,6 +105,8 @@ fn stack(change: impl FnOnce(&mut tailrace_dataplane::config::Config)) -> Stack 
         big
     };
     let wide = big("big", "SELECT n, repeat('x', 1000) AS pad FROM generate_series(1::bigint, $1) n");
+    let mut whole = big("whole", "SELECT n, repeat('x', 10) AS pad FROM generate_series(1::bigint, $1) n");
+    whole["unbounded"] = json!(true);
     let sleep = query(
         "sleep",
         "one",
@@ -112,7 +114,7 @@ fn stack(change: impl FnOnce(&mut tailrace_dataplane::config::Config)) -> Stack 
         vec![column("n", "raw", 23, 0, 0)],
         statement("SELECT 1 AS n FROM pg_sleep($1)", &[701]),
     );
-    plane.pushed(&snapshot(1, &url, vec![user_by_id(table), wide, sleep]));
+    plane.pushed(&snapshot(1, &url, vec![user_by_id(table), wide, sleep, whole]));
     Stack { server, plane }
 }
 
@@ -153,6 +155,8 @@ fn answers_are_those_of_http1() {
             ("GET", "/q/big?rows=3&format=csv", ""),
             ("GET", "/q/big?rows=3&format=ndjson", ""),
             ("HEAD", "/q/big?rows=3&format=ndjson", ""),
+            ("GET", "/q/whole?rows=0", ""),
+            ("GET", "/q/whole?rows=30000", ""),
             ("GET", "/q/big?rows=20000", ""),
             ("GET", "/nowhere", ""),
         ] {

@@ -139,6 +139,7 @@ QUERIES = (
     query("leaky"),
     query("private"),
     query("kept", cache_ttl_ms=5500),
+    query("endless", Returns.MANY, params=(), statement=StatementPlan(sql="ENDLESS"), unbounded=True),
 )
 
 
@@ -147,7 +148,7 @@ def key(identity: str, text: str, role: int = 0, **more: Any) -> KeyPlan:
 
 
 def snapshot(**api: Any) -> Snapshot:
-    grants = (*(Grant(query=n) for n in range(8)), Grant(query=8, refused="mask_leak"), Grant(query=10))
+    grants = (*(Grant(query=n) for n in range(8)), Grant(query=8, refused="mask_leak"), Grant(query=10), Grant(query=11))
     masked = (Grant(query=0, masks=(MaskPlan(column=1, with_=Mask.PARTIAL),)),)
     return Snapshot(
         version=5,
@@ -370,6 +371,31 @@ async def test_json_is_cut_at_ten_thousand_rows(api: Api) -> None:
         api.answers.rows = [[b"1", None]] * count
         answer = await api.get("/q/all")
         assert (answer.headers["x-row-count"], answer.headers["x-truncated"]) == ("10000", truncated)
+
+
+async def test_json_without_bound_is_a_stream_with_the_bytes_of_a_whole_answer(api: Api) -> None:
+    for count in (0, 1, 2, 9_999):
+        api.answers.rows = [[b"%d" % n, None if n % 3 else b'"'] for n in range(count)]
+        streamed, whole = await api.get("/q/endless"), await api.get("/q/all")
+        assert streamed.content == whole.content
+        assert list(streamed.headers) == ["content-type", "x-run-id", "x-truncated", "cache-control", "vary", "date"]
+        assert (streamed.headers["content-type"], streamed.headers["x-truncated"]) == ("application/json", "false")
+    api.answers.rows = [[b"1", None]] * 10_002
+    assert len((await api.get("/q/endless")).json()) == api.memory.last.rows == 10_002
+    assert api.answers.asked[-1].limit is None
+
+
+async def test_of_several_answers_none_is_without_bound(api: Api) -> None:
+    api.answers.rows = [[b"1", None]] * 2
+    assert [entry["rows"] for entry in (await several(api, "endless", [{}])).json()] == [2]
+    assert api.answers.asked[-1].limit == 10_001
+
+
+async def test_json_that_fails_behind_its_head_is_not_json(api: Api) -> None:
+    api.answers.after = Failure.REFUSED
+    with pytest.raises(AssertionError):  # httpx misses the body's end.
+        await api.get("/q/endless")
+    assert (api.memory.last.status, api.memory.last.code, api.memory.last.rows) == (200, "database_error", len(api.answers.rows))
 
 
 async def test_pages(api: Api) -> None:
@@ -656,7 +682,7 @@ async def test_a_swap_leaves_calls_under_way_on_their_tables(api: Api) -> None:
 
 async def test_catalog_shows_what_the_key_may_call(api: Api) -> None:
     catalog = (await api.get("/catalog")).json()
-    assert [entry["name"] for entry in catalog["queries"]] == ["one", "maybe", "all", "paged", "change", "tenants", "kept"]
+    assert [entry["name"] for entry in catalog["queries"]] == ["one", "maybe", "all", "paged", "change", "tenants", "kept", "endless"]
     assert "SELECT" not in json.dumps(catalog)
     masked = (await api.get("/catalog", text="masked")).json()
     assert [(entry["name"], entry["columns"][1]["masked"]) for entry in masked["queries"]] == [("one", True)]

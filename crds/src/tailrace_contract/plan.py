@@ -236,6 +236,8 @@ class QueryPlan(Plan):
     columns: tuple[ColumnPlan, ...] = ()
     statement: StatementPlan
     page: PagePlan | None = None
+    unbounded: bool = False
+    """JSON of `many` without `page` is a stream of every row."""
     shared: bool = False
     """May be promoted to the shared lane: one read-only statement, short timeout, no per-caller session."""
     exclusive_because: str = ""

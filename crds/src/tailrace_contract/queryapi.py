@@ -178,7 +178,9 @@ class Query(Part):
     timeout_ms: Annotated[DurationMs | None, Field(alias="timeout")] = None
     """Longest that a call may take in the database. A duration. Without it the connection's statementTimeout holds."""
     page: Page | None = None
-    """Keyset paging; without it a JSON answer ends after 10,000 rows."""
+    """Keyset paging; without it a JSON answer ends after 10,000 rows, unless `unbounded`."""
+    unbounded: bool = False
+    """Whether JSON is streamed with every row, as NDJSON and CSV are; `returns: many` only, neither paged, nor a write, nor cached."""
     coalesce: Coalesce | None = None
     """How waiting callers share a statement; a read only. Without it: auto."""
     cache: Cache | None = None

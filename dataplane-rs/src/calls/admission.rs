@@ -2,16 +2,17 @@
 //! May reject: with the contract's codes.
 use super::call::{Asked, Call, Pinned};
 use crate::codes::{Code, Fault};
+use crate::encode::Format;
 use crate::encode::cursor::Subject;
 use crate::http::client::Body;
-use crate::http::head::{Field, Head, Method};
+use crate::http::head::{Field, Head, Method, Protocol};
 use crate::http::negotiate::{self, Coding};
 use crate::params::{self, BindError, Bound, url};
 use crate::plan::snapshot::Returns;
 use crate::plan::tables::{Query, Tables, Variant};
 use std::sync::Arc;
 
-/// Rows of a JSON answer without paging.
+/// Rows of a JSON answer without paging, unless its query is unbounded.
 const JSON_ROWS: u32 = 10_000;
 /// Bindings that a thread remembers for one snapshot. Beyond it they are compiled at each call.
 const BOUND: usize = 100_000;
@@ -62,10 +63,10 @@ pub fn bindings(
 }
 
 /// The format of the answer, by `format=` in the URL, else `Accept`.
-pub fn format(head: &Head<'_>) -> Result<crate::encode::Format, Code> {
+pub fn format(head: &Head<'_>) -> Result<Format, Code> {
     let requested = if head.arguments.is_empty() { None } else { url::requested(head.arguments).map_err(|_| Code::NotAcceptable)? };
     match head.accept {
-        Field::Absent | Field::Once(b"*/*") => Ok(requested.unwrap_or(crate::encode::Format::Json)),
+        Field::Absent | Field::Once(b"*/*") => Ok(requested.unwrap_or(Format::Json)),
         Field::Once(value) => negotiate::format(requested, [value]).map_err(|_| Code::NotAcceptable),
         Field::Several => negotiate::format(requested, values(head, "accept")).map_err(|_| Code::NotAcceptable),
     }
@@ -150,7 +151,10 @@ pub fn place(
         (asked.rows, asked.limit) = match query.returns {
             Returns::One => (1, 2),
             Returns::None => (0, 0),
-            Returns::Many if call.form.format == crate::encode::Format::Json => (JSON_ROWS, JSON_ROWS + 1),
+            // One answer among several is never a stream.
+            Returns::Many if call.form.format == Format::Json && (!query.unbounded || call.form.protocol == Protocol::Part) => {
+                (JSON_ROWS, JSON_ROWS + 1)
+            }
             Returns::Many => (u32::MAX, 0),
         };
         call.asked = asked;

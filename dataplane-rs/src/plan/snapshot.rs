@@ -278,6 +278,9 @@ wire! {
         pub statement: StatementPlan,
         /// With paging.
         pub page: Option<PagePlan>,
+        /// JSON of `many` without paging is a stream of every row.
+        #[serde(default)]
+        pub unbounded: bool,
         /// May be promoted to the shared lane.
         pub shared: bool,
         /// Why not.

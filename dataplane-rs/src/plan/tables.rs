@@ -121,6 +121,8 @@ pub struct Query {
     pub statement: Statement,
     /// With paging.
     pub page: Option<Page>,
+    /// JSON of `many` without paging is a stream of every row.
+    pub unbounded: bool,
     /// How many callers are asked for at once.
     pub coalesced: Option<Coalesced>,
     /// How old an answer may be that is given again.
@@ -364,6 +366,9 @@ fn query(
         } else {
             check(&plan.statement, plan.statement.params.len())?;
         }
+        if plan.unbounded && (plan.returns != Returns::Many || plan.page.is_some() || plan.write || plan.cache_ttl_ms.is_some()) {
+            return Err(form(&unit, "unbounded"));
+        }
     }
     let version_id = u64::from_str_radix(&plan.version, 16).map_err(|_| form(&unit, "version"))?;
     let name: Arc<str> = plan.name.as_str().into();
@@ -401,6 +406,7 @@ fn query(
             plan: page.clone(),
         }),
         statement: statement(&plan.statement, Variant::Plain),
+        unbounded: plan.unbounded,
         cache_ttl: plan.cache_ttl_ms.filter(|_| !plan.write && plan.returns != Returns::None).map(Duration::from_millis),
         unbound: Arc::new(unbound),
     })

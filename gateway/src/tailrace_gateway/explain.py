@@ -89,6 +89,7 @@ class Admission:
     """Why calls share a statement, or don't."""
     timeout_ms: int = 0
     paged: bool = False
+    unbounded: bool = False
     cache_ttl_ms: int | None = None
     place: str = ""
 
@@ -129,6 +130,7 @@ def admissions(
                 alone=ALONE.get(query.not_coalesced_because, query.not_coalesced_because),
                 timeout_ms=query.timeout_ms,
                 paged=query.page is not None,
+                unbounded=query.unbounded,
                 cache_ttl_ms=query.cache_ttl_ms,
                 place=place,
             )

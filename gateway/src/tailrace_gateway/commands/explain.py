@@ -66,7 +66,9 @@ def show(found: list[Admission], console: Console) -> None:
         masked = [
             f"{column.name} {console.paint(f'[{column.mask}]', ink.YELLOW)}" if column.mask else column.name for column in admission.columns
         ]
-        console.line(f"    {admission.method}       returns {admission.returns}{', in pages' if admission.paged else ''}")
+        console.line(
+            f"    {admission.method}       returns {admission.returns}{', in pages' if admission.paged else ', JSON without bound' if admission.unbounded else ''}"
+        )
         console.line(f"    tables    {', '.join(admission.tables) or 'none'} (connection {admission.connection})")
         console.line(f"    columns   {', '.join(masked) or 'none'}")
         if admission.bound:

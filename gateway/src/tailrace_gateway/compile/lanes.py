@@ -14,7 +14,7 @@ def exclusive_because(query: QuerySpec, page: PagePlan | None, volatile: bool, l
         return "write"
     if volatile:
         return "volatile_function"
-    if query.returns is Returns.MANY and page is None and (limit is None or limit > SHARED_ROWS):
+    if query.returns is Returns.MANY and page is None and (query.unbounded or limit is None or limit > SHARED_ROWS):
         return "unbounded_rows"
     if page is not None and page.max_size > SHARED_ROWS:
         return "large_pages"

@@ -227,6 +227,7 @@ def _query(query: Query) -> QuerySpec:
         page=PageSpec(query.page.key, query.page.default_size, query.page.max_size) if query.page is not None else None,
         coalesce=_coalesce(query.coalesce or Coalesce()),
         record_params=query.record == "params",
+        unbounded=query.unbounded,
         cache_ttl_ms=query.cache.ttl_ms if query.cache is not None else None,
     )
 

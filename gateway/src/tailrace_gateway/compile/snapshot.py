@@ -180,6 +180,7 @@ def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: Con
         columns=facts.columns,
         statement=facts.statement,
         page=facts.page,
+        unbounded=spec.unbounded,
         shared=not facts.exclusive_because,
         exclusive_because=facts.exclusive_because,
         coalesce=facts.coalesce,
@@ -191,7 +192,10 @@ def _query(spec: QuerySpec, compiled: CompiledQuery, place: int, connection: Con
 def version_of(plan: QueryPlan, connection: ConnectionPlan, depends: str) -> str:
     """16 hex digits over everything that the answers depend on; where the query stands in the snapshot, who may call it, whether callers
     share a statement and how long answers are kept don't count."""
-    text = plan.model_dump_json(by_alias=True, exclude={"version", "connection", "coalesce", "not_coalesced_because", "cache_ttl_ms"})
+    apart = {"version", "connection", "coalesce", "not_coalesced_because", "cache_ttl_ms"}
+    if not plan.unbounded:
+        apart.add("unbounded")  # So that other queries have the versions, and their cursors, that they had before there was the field.
+    text = plan.model_dump_json(by_alias=True, exclude=apart)
     where = connection.model_dump_json(by_alias=True, include={"name", "engine", "session"})
     # Which Secret, not where it is mounted: the same resources give the same versions in every data directory.
     where += "\n" + "/".join(connection.url_file.split("/")[-3:])

@@ -85,6 +85,8 @@ class QuerySpec:
     coalesce: CoalesceSpec | None = CoalesceSpec()
     """None: each call has its own statement."""
     record_params: bool = False
+    unbounded: bool = False
+    """JSON is a stream of every row."""
     cache_ttl_ms: int | None = None
     """How old an answer may be that is given again. None: each call asks the database."""
     twice: str = ""

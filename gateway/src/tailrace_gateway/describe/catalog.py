@@ -45,6 +45,7 @@ def _entry(query: Query, masks: dict[int, Mask], key: Key) -> dict[str, object]:
         "returns": plan.returns.value,
         "timeoutMs": plan.timeout_ms,
         "cacheTtlMs": plan.cache_ttl_ms,
+        "unbounded": plan.unbounded,
         "params": [{"name": param.name, "required": param.required, "schema": param_schema(param)} for param in open_params(query, key)],
         "columns": [
             {"name": column.name, "masked": n in masks, "schema": column_schema(column, masks.get(n))}

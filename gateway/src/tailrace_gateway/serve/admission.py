@@ -24,7 +24,7 @@ from tailrace_gateway.serve.values import tag
 
 BODY_LIMIT_BYTES = 1 << 20
 ROWS_LIMIT = 10_000
-"""Rows of a JSON answer without `page`."""
+"""Rows of a JSON answer without `page`, unless the query is `unbounded` and the answer is not one of several."""
 
 _IDEMPOTENCY_KEY = re.compile(rb"[\x20-\x7e]{1,255}")
 
@@ -145,7 +145,7 @@ def admit(request: Request, granted: Granted, tables: Tables, form: Format, body
 
 def admit_part(granted: Granted, tables: Tables, text: str, facts: Facts) -> Admitted:
     """The same of one of several calls in a body: `text` is its object."""
-    call = _admit(granted, tables, Format.JSON, b"", text.encode(), facts).call
+    call = _admit(granted, tables, Format.JSON, b"", text.encode(), facts, part=True).call
     if call.form is not Format.JSON:
         raise Refused("not_acceptable")
     return call
@@ -157,14 +157,16 @@ class _Taken:
     given: Given
 
 
-def _admit(granted: Granted, tables: Tables, form: Format, arguments: bytes, body: bytes | None, facts: Facts) -> _Taken:
+def _admit(
+    granted: Granted, tables: Tables, form: Format, arguments: bytes, body: bytes | None, facts: Facts, *, part: bool = False
+) -> _Taken:
     query = granted.query
     try:
         given = query.spec.decode(granted.bound, arguments, body)
     except ArgumentsRefused as refused:
         raise Refused(refused.code, refused.faults) from None
     form = given.form or form
-    statement, values, shown, limit = _statement(granted, tables, given, form)
+    statement, values, shown, limit = _statement(granted, tables, given, form, part=part)
     if query.plan.record_params:
         facts.params = _recorded(query.plan, given)
     return _Taken(Admitted(granted, form, statement, values, shown, limit, body is not None), given)
@@ -187,7 +189,7 @@ def _is_json(request: Request) -> bool:
 
 
 def _statement(
-    granted: Granted, tables: Tables, given: Given, form: Format
+    granted: Granted, tables: Tables, given: Given, form: Format, *, part: bool
 ) -> tuple[StatementPlan, tuple[Value, ...], int | None, int | None]:
     """Statement, values of its places, rows shown, limit of the engine."""
     query = granted.query
@@ -213,7 +215,7 @@ def _statement(
             return plan.statement, values, 1, 2
         case Returns.NONE:
             return plan.statement, values, 0, None
-        case Returns.MANY if form is Format.JSON:
+        case Returns.MANY if form is Format.JSON and (part or not plan.unbounded):
             return plan.statement, values, ROWS_LIMIT, ROWS_LIMIT + 1
         case _:
             return plan.statement, values, None, None

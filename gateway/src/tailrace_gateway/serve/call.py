@@ -221,11 +221,13 @@ class _Call:
     async def stream(self, ask: Ask) -> None:
         """An answer without a length: the head leaves with the first rows, or at the end of an empty result."""
         form, returns, writer = self.admitted.form, self.plan.returns, self.granted.sight.writer
-        exchange = self.exchange
+        exchange, separator = self.exchange, writer.separator(form)
         try:
             async with asyncio.timeout_at(ask.deadline_s), aclosing(self.serving.executor(ask.connection.engine).stream(ask)) as events:
                 async for event in events:
-                    encoded = b"".join([writer.row(form, row) for row in event.rows]) if isinstance(event, Rows) else b""
+                    encoded = separator.join([writer.row(form, row) for row in event.rows]) if isinstance(event, Rows) else b""
+                    if encoded and exchange.facts.rows:
+                        encoded = separator + encoded
                     if not exchange.started:
                         await self._start()
                         encoded = writer.begin(form, returns) + encoded
