@@ -235,6 +235,45 @@ async fn a_write_killed_mid_way_is_not_run_again() {
     assert_eq!(count(&server), "1");
 }
 
+/// On a connection that was in use just now BEGIN and the statement are one flight, COMMIT and what undoes it another.
+#[tokio::test]
+async fn writes_in_a_row_are_as_careful_as_the_first() {
+    let server = Server::start();
+    make_table(&server);
+    server.psql("CREATE SEQUENCE runs; ALTER TABLE t ADD CONSTRAINT few CHECK (a < 1000)");
+    server.psql(
+        "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE check_violation; END $$; \
+         CREATE CONSTRAINT TRIGGER no AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED FOR EACH ROW WHEN (NEW.a = 500) EXECUTE FUNCTION no()",
+    );
+    let place = Place::new(&server.url(), 1);
+    let pool = place.pool();
+    let insert = |n: u32| bind(write("INSERT INTO t VALUES ($1, nextval('runs')::text)", &[]), &[23], &[&n.to_string()]);
+    for n in 0..3 {
+        assert_eq!(call(&pool, insert(n)).await.unwrap().affected, 1);
+    }
+    // The statement fails; the COMMIT fails.
+    for n in [2000, 500] {
+        assert_eq!(call(&pool, insert(n)).await, Err(Failure::Constraint));
+        assert_eq!(call(&pool, insert(n / 50)).await.unwrap().affected, 1);
+    }
+    assert_eq!(count(&server), "5");
+    // Somebody drops our own statements: nothing ran, so it is asked again.
+    let drop_all = "CREATE FUNCTION forget() RETURNS text LANGUAGE plpgsql AS $$ BEGIN DEALLOCATE ALL; RETURN 'x'; END $$";
+    server.psql(drop_all);
+    _ = call(&pool, write("INSERT INTO t SELECT 7, forget()", &[])).await;
+    let before = count(&server).parse::<u32>().unwrap();
+    assert_eq!(call(&pool, insert(8)).await.unwrap().affected, 1);
+    assert_eq!(count(&server), (before + 1).to_string());
+    // Killed in the middle: not run again.
+    assert_eq!(call(&pool, insert(9)).await.unwrap().affected, 1);
+    let ran: u32 = server.psql("SELECT last_value FROM runs").parse().unwrap();
+    let receiver = pool.submit(write("INSERT INTO t SELECT nextval('runs'), pg_sleep(5)::text", &[]));
+    until_active(&server, "pg_sleep(5)").await;
+    assert_eq!(server.psql(KILL), "t");
+    assert_eq!(collect(receiver, 0).await, Err(Failure::Unavailable));
+    assert_eq!(server.psql("SELECT last_value FROM runs"), (ran + 1).to_string());
+}
+
 #[tokio::test]
 async fn an_idle_connection_that_died_does_not_fail_a_write() {
     let mut server = Server::start();

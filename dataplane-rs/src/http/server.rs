@@ -366,7 +366,7 @@ async fn drive(worker: Rc<Worker>) {
     let mut escaped = Vec::new();
     let mut wanted = Vec::new();
     poll_fn(|cx: &mut Context<'_>| -> Poll<()> {
-        worker.woken.set(false);
+        let admitted = worker.woken.replace(false);
         if worker.driver.borrow().is_none() {
             *worker.driver.borrow_mut() = Some(cx.waker().clone());
         }
@@ -375,8 +375,11 @@ async fn drive(worker: Rc<Worker>) {
             let mut clients = worker.clients.borrow_mut();
             let mut dirty = worker.dirty.borrow_mut();
             let mut scratch = worker.lane_scratch.borrow_mut();
+            // The last that the clock was read: when this turn began, if something was read from clients in it.
+            let began = desk.clock.now;
             desk.tick();
             let now = desk.clock.now;
+            let began = if admitted { began } else { now };
             let mut outputs = Clients { slab: &mut clients, dirty: &mut dirty };
             let mut hands = Hands { desk, outputs: &mut outputs, standings, escaped: &mut escaped, scratch: &mut scratch, observer };
             for letter in worker.mailbox.borrow_mut().drain(..) {
@@ -385,7 +388,7 @@ async fn drive(worker: Rc<Worker>) {
                 }
             }
             for (at, database) in databases.iter_mut() {
-                database.receive(cx, &mut hands);
+                database.receive(cx, began, &mut hands);
                 database.dispatch(cx, &mut hands);
                 if database.wants() {
                     database.wanted(now, &mut wanted);

@@ -224,14 +224,15 @@ impl Database {
         }
     }
 
-    /// Reads what the lanes brought and ends the calls that it answers.
-    pub fn receive<O: Outputs>(&mut self, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
+    /// Reads what the lanes brought and ends the calls that it answers. `began`: when the turn did; what was brought since then waited for
+    /// us, and no statement is to blame for that.
+    pub fn receive<O: Outputs>(&mut self, cx: &mut Context<'_>, began: Instant, hands: &mut Hands<'_, O>) {
         for at in 0..self.lanes.len() {
-            self.receive_lane(at, cx, hands);
+            self.receive_lane(at, cx, began, hands);
         }
     }
 
-    fn receive_lane<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, hands: &mut Hands<'_, O>) {
+    fn receive_lane<O: Outputs>(&mut self, at: usize, cx: &mut Context<'_>, began: Instant, hands: &mut Hands<'_, O>) {
         let Self { backend, lanes, queue, quarantine, round_trip, call_ns, .. } = self;
         let Some(lane) = lanes.get_mut(at) else { return };
         let Some(session) = &mut lane.session else { return };
@@ -252,7 +253,7 @@ impl Database {
                 }
             };
             let (size, sent) = (lane.size, lane.sent);
-            let silence = now.saturating_duration_since(lane.heard);
+            let silence = began.saturating_duration_since(lane.heard);
             lane.heard = now;
             // Beyond the timeout the server itself says who it was.
             let told = silence >= backend.lane_timeout && !lane.pipeline.batch_is_next();

@@ -55,10 +55,11 @@ def arguments(url: str, options: Mapping[str, object], watched: Mapping[str, int
 
 
 def start(
-    url: str, options: Mapping[str, object], watched: Mapping[str, int] | None = None, cpu: int | None = None
+    url: str, options: Mapping[str, object], watched: Mapping[str, int] | None = None, cpu: int | None = None, nice: int = 0
 ) -> subprocess.Popen[str]:
-    """Starts a load; `finish` waits for its report. `cpu` pins it to one core."""
-    words = (["taskset", "-c", str(cpu)] if cpu is not None else []) + arguments(url, options, watched)
+    """Starts a load; `finish` waits for its report. `cpu` pins it to one core, `nice` has it give way to others there."""
+    words = (["taskset", "-c", str(cpu)] if cpu is not None else []) + (["nice", "-n", str(nice)] if nice else [])
+    words += arguments(url, options, watched)
     return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -71,6 +72,8 @@ def finish(load: subprocess.Popen[str]) -> dict[str, Any]:
     return report | {"exit_code": load.returncode}
 
 
-def run(url: str, options: Mapping[str, object], watched: Mapping[str, int] | None = None, cpu: int | None = None) -> dict[str, Any]:
+def run(
+    url: str, options: Mapping[str, object], watched: Mapping[str, int] | None = None, cpu: int | None = None, nice: int = 0
+) -> dict[str, Any]:
     """Starts a load and waits for its report."""
-    return finish(start(url, options, watched, cpu))
+    return finish(start(url, options, watched, cpu, nice))

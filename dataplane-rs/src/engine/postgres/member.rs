@@ -65,6 +65,8 @@ pub struct Member {
     pub statements: Statements,
     /// Whether BEGIN, ROLLBACK and the like are prepared under their own names.
     pub own_prepared: bool,
+    /// Whether a write's BEGIN and COMMIT are.
+    pub write_prepared: bool,
     /// Whether the statements of `prove` are.
     proof_prepared: bool,
     out: BytesMut,
@@ -89,6 +91,7 @@ impl Member {
             target,
             statements: Statements::default(),
             own_prepared: false,
+            write_prepared: false,
             proof_prepared: false,
             out: BytesMut::new(),
             owed: 0,
@@ -350,8 +353,9 @@ impl Member {
         if self.prove().is_err() {
             return false;
         }
-        // What we reset ourselves is reported, too; only what stands in the end counts.
-        let (tainted, mut rows) = (self.tainted, Vec::new());
+        self.sync();
+        let tainted = self.tainted;
+        let mut rows = Vec::new();
         let each = |frame: Frame<'_>| {
             if frame.tag == backend::DATA_ROW_TAG {
                 rows.push(wire::row(frame.body)?.1.to_vec());
@@ -359,30 +363,48 @@ impl Member {
             Ok(())
         };
         match timeout_at(deadline, self.settle(each)).await {
-            Ok(Ok(None)) => {}
-            _ => return false,
+            Ok(Ok(None)) => self.proven(&rows, tainted),
+            _ => false,
         }
+    }
+
+    /// Something changed that we cannot undo, as far as is known.
+    pub const fn tainted(&self) -> bool {
+        self.tainted
+    }
+
+    /// Appends what resets the session, asks how it stands and sets what `RESET ALL` does not know: three rows, for `proven`.
+    pub fn prove(&mut self) -> Result<(), Broken> {
+        if !self.proof_prepared {
+            self.proof_prepared = true;
+            for (name, sql) in restoring() {
+                self.parse(&name, sql, &[])?;
+            }
+            let (ask, enforce) = (self.target.settings.ask(), self.target.settings.enforce(self.connection.access));
+            self.parse("standing", &ask, &[])?;
+            self.parse("enforce", &enforce, &[])?;
+        }
+        for (name, _) in restoring() {
+            self.run(&name, &[])?;
+        }
+        self.run("standing", &[])?;
+        self.run("enforce", &[])
+    }
+
+    /// Whether the rows that `prove` asked for show a session as it was opened. `tainted`: before that; what we reset ourselves is
+    /// reported, too, and only what stands in the end counts.
+    pub fn proven(&mut self, rows: &[Vec<u8>], tainted: bool) -> bool {
         self.tainted = tainted;
         let standing = rows.get(1).and_then(|row| Standing::read(row));
         let read_only = rows.get(2).and_then(|row| wire::values(row).next()).flatten() == Some(b"on");
         standing.is_some_and(|standing| standing.unpinned.is_none() && self.target.settings.holds(&standing))
             && (read_only || self.connection.access == super::Access::ReadWrite)
     }
+}
 
-    /// Resets, then asks how the session stands and sets what `RESET ALL` does not know: three rows.
-    fn prove(&mut self) -> Result<(), Broken> {
-        self.query(RESTORE)?;
-        if !self.proof_prepared {
-            self.proof_prepared = true;
-            let (ask, enforce) = (self.target.settings.ask(), self.target.settings.enforce(self.connection.access));
-            self.parse("standing", &ask, &[])?;
-            self.parse("enforce", &enforce, &[])?;
-        }
-        self.run("standing", &[])?;
-        self.run("enforce", &[])?;
-        self.sync();
-        Ok(())
-    }
+/// The statements of `RESTORE` with the names that they are prepared under.
+fn restoring() -> impl Iterator<Item = (String, &'static str)> {
+    RESTORE.iter().enumerate().map(|(n, sql)| (format!("restore{n}"), *sql))
 }
 
 fn pinned(name: &[u8]) -> bool {

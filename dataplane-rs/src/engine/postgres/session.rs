@@ -19,9 +19,17 @@ pub const PINS: [(&str, &str); 7] = [
 const READ_ONLY: &str = "default_transaction_read_only";
 const TIMEOUT: &str = "statement_timeout";
 
-/// Undoes what a statement may have left in a session of ours (all of DISCARD ALL but prepared statements). One row. `enforce` follows.
-pub const RESTORE: &str = "CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES; \
-                           SELECT pg_catalog.pg_advisory_unlock_all()";
+/// Undo what a statement may have left in a session of ours (all of DISCARD ALL but prepared statements). One row, of the last.
+/// `enforce` follows.
+pub const RESTORE: [&str; 7] = [
+    "CLOSE ALL",
+    "RESET SESSION AUTHORIZATION",
+    "RESET ALL",
+    "UNLISTEN *",
+    "DISCARD TEMP",
+    "DISCARD SEQUENCES",
+    "SELECT pg_catalog.pg_advisory_unlock_all()",
+];
 
 /// What a session may do by default. Either kind can open an explicit transaction of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,9 @@
 //! Rows are shown only after the COMMIT. Until COMMIT is sent a caller who leaves, a deadline or any failure rolls everything
 //! back; once it is sent its outcome is awaited and told, whoever has left. If the connection breaks between the two, the outcome
 //! is unknown: `Unavailable`, and a repeat with the same key finds the truth. Nothing that may have run is ever run again by us.
+//!
+//! On a connection that was in use until just now BEGIN and the statement leave in one flight; on an older one, which may have died
+//! unnoticed, BEGIN goes ahead, so that another can take its place. COMMIT and what undoes the session's changes are one flight.
 //! IO: through `Member`. May reject: as `Failure` says.
 use super::Lent;
 use super::Shared;
@@ -24,6 +27,13 @@ const COMMIT: Duration = Duration::from_secs(5);
 /// A caller takes committed rows within this, beyond its deadline.
 const TAKE: Duration = Duration::from_secs(30);
 
+/// A connection that rested no longer is taken for alive.
+const WARM: Duration = Duration::from_secs(1);
+
+/// Names of our own prepared statements.
+const BEGIN: (&str, &str) = ("begin write", "BEGIN READ WRITE");
+const END: (&str, &str) = ("commit write", "COMMIT");
+
 /// An answer waits this long for its rollback.
 const UNLOCK: Duration = Duration::from_secs(1);
 
@@ -39,11 +49,16 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
         let mut lent = borrow(pool, events, deadline).await?;
         stay.begin();
         let member = lent.member()?;
+        let warm = idempotency.is_none() && member.write_prepared && member.idle_since().elapsed() < WARM;
         // The transaction is open and the key is ours before anything of the write is sent: up to here another connection will do.
-        let begun = tokio::select! {
-            biased;
-            begun = begin(member, idempotency) => begun,
-            failure = leave(events, deadline) => Err(Trouble::Stop(failure)),
+        let begun = if warm {
+            Ok(None)
+        } else {
+            tokio::select! {
+                biased;
+                begun = begin(member, idempotency) => begun,
+                failure = leave(events, deadline) => Err(Trouble::Stop(failure)),
+            }
         };
         match begun {
             Ok(None) => {}
@@ -66,7 +81,7 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
         }
         let ran = tokio::select! {
             biased;
-            ran = run(member, ask) => ran,
+            ran = run(member, ask, warm) => ran,
             failure = leave(events, deadline) => Err(Trouble::Stop(failure)),
         };
         let outcome = match ran {
@@ -79,6 +94,7 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
             Err(Trouble::Unprepared) => {
                 // Refused at Bind: nothing ran.
                 forget(member, ask)?;
+                member.write_prepared = false;
                 roll_back(lent, idempotency).await;
                 if reprepared {
                     return Err(Failure::Stale);
@@ -92,6 +108,22 @@ pub(super) async fn answer(pool: &Arc<Shared>, ask: &Ask, events: &Sender<Event>
         if events.is_closed() || Instant::now() >= deadline {
             roll_back(lent, idempotency).await;
             return Err(if events.is_closed() { Failure::Cancelled } else { Failure::Timeout });
+        }
+        if idempotency.is_none() && member.write_prepared {
+            let mut committed = false;
+            let ended = timeout(COMMIT, end(member, &mut committed)).await;
+            match ended {
+                Ok(Ok(true)) => lent.give_back(),
+                // Committed, but not as it was: closed.
+                _ if committed => drop(lent),
+                Ok(Ok(false)) => return Err(Failure::Unavailable),
+                Ok(Err(Trouble::Failed(failure) | Trouble::Stop(failure))) => {
+                    lent.recover();
+                    return Err(failure);
+                }
+                Ok(Err(Trouble::Broken(_) | Trouble::Unprepared)) | Err(_) => return Err(Failure::Unavailable),
+            }
+            break (outcome, false);
         }
         match timeout(COMMIT, commit(member, idempotency, &outcome)).await {
             Ok(Ok(())) => {
@@ -131,7 +163,16 @@ async fn begin(member: &mut Member, idempotency: Option<&Idempotency>) -> Result
         let local = member.target().settings.local();
         member.query(&format!("BEGIN READ WRITE; {local}"))?;
     } else {
-        member.query("BEGIN READ WRITE")?;
+        if !member.write_prepared {
+            // One of them may stand from before.
+            member.write_prepared = true;
+            for (name, sql) in [BEGIN, END] {
+                member.close(name)?;
+                member.parse(name, sql, &[])?;
+            }
+        }
+        member.run(BEGIN.0, &[])?;
+        member.sync();
     }
     if let Some(idempotency) = idempotency {
         let mut lock = Vec::new();
@@ -156,12 +197,9 @@ async fn begin(member: &mut Member, idempotency: Option<&Idempotency>) -> Result
         })
         .await?;
     if let Some(error) = error {
-        return Err(match of_sqlstate(error, true, false) {
-            failure if error.fatal => Trouble::Broken(failure),
-            // "cannot set transaction read-write mode during recovery": it is a standby now.
-            Failure::Refused(code) if &code == b"0A000" => Trouble::Failed(Failure::Unavailable),
-            failure => Trouble::Failed(failure),
-        });
+        member.write_prepared = false;
+        // Somebody dropped our own statements: another connection has them.
+        return Err(if &error.code == b"26000" { Trouble::Broken(Failure::Unavailable) } else { unbegun(error) });
     }
     let mut rows = rows.into_iter();
     if pooled && !rows.next().is_some_and(|row| local_holds(&row)) {
@@ -180,8 +218,23 @@ async fn begin(member: &mut Member, idempotency: Option<&Idempotency>) -> Result
     }
 }
 
-/// Runs the statement to its end (a limit cannot stop a write half-way) and keeps at most `limit` of its rows.
-async fn run(member: &mut Member, ask: &Ask) -> Result<Outcome, Trouble> {
+/// The transaction could not be opened.
+fn unbegun(error: ServerError) -> Trouble {
+    match of_sqlstate(error, true, false) {
+        failure if error.fatal => Trouble::Broken(failure),
+        // "cannot set transaction read-write mode during recovery": it is a standby now.
+        Failure::Refused(code) if &code == b"0A000" => Trouble::Failed(Failure::Unavailable),
+        failure => Trouble::Failed(failure),
+    }
+}
+
+/// Runs the statement to its end (a limit cannot stop a write half-way) and keeps at most `limit` of its rows. `begins`: the transaction
+/// is opened in the same flight.
+async fn run(member: &mut Member, ask: &Ask, begins: bool) -> Result<Outcome, Trouble> {
+    if begins {
+        member.run(BEGIN.0, &[])?;
+    }
+    let mut begun = !begins;
     let pooled = member.pooled();
     let known_before = member.statements.next_name();
     let name = prepare(member, ask)?;
@@ -196,8 +249,9 @@ async fn run(member: &mut Member, ask: &Ask) -> Result<Outcome, Trouble> {
     let error = member
         .settle(|frame| {
             match frame.tag {
+                backend::COMMAND_COMPLETE_TAG if !begun => begun = true,
                 backend::PARSE_COMPLETE_TAG => parsed = true,
-                backend::BIND_COMPLETE_TAG => bound = true,
+                backend::BIND_COMPLETE_TAG => bound |= begun,
                 backend::ROW_DESCRIPTION_TAG => {
                     shaped = wire::matches(frame.body, &ask.columns)?;
                     stale |= !shaped;
@@ -236,6 +290,9 @@ async fn run(member: &mut Member, ask: &Ask) -> Result<Outcome, Trouble> {
     }
     match error {
         Some(error) if error.fatal => Err(Trouble::Broken(of_sqlstate(error, true, false))),
+        // Somebody dropped our own statements: nothing ran.
+        Some(ServerError { code, .. }) if !begun && &code == b"26000" => Err(Trouble::Unprepared),
+        Some(error) if !begun => Err(unbegun(error)),
         Some(ServerError { code, revalidate, .. }) if !bound && !fresh && (revalidate || (&code == b"26000" && !pooled)) => {
             Err(Trouble::Unprepared)
         }
@@ -243,6 +300,33 @@ async fn run(member: &mut Member, ask: &Ask) -> Result<Outcome, Trouble> {
         None if stale => Err(Trouble::Failed(Failure::Stale)),
         None if too_long => Err(Trouble::Failed(Failure::Refused(*b"54000"))),
         None => Ok(outcome),
+    }
+}
+
+/// Commits, undoes what the statement left in the session and has that proven, in one flight. `committed` is set as soon as that is known.
+/// False: the session is not as it was. `Failed`: nothing was committed. `Broken`: unknown, unless `committed`.
+async fn end(member: &mut Member, committed: &mut bool) -> Result<bool, Trouble> {
+    member.run(END.0, &[])?;
+    member.prove()?;
+    member.sync();
+    let (tainted, mut rows) = (member.tainted(), Vec::new());
+    let error = member
+        .settle(|frame| {
+            match frame.tag {
+                backend::COMMAND_COMPLETE_TAG => *committed |= frame.body == b"COMMIT\0",
+                backend::DATA_ROW_TAG => rows.push(wire::row(frame.body)?.1.to_vec()),
+                _ => {}
+            }
+            Ok(())
+        })
+        .await?;
+    match error {
+        None if *committed => Ok(member.proven(&rows, tainted)),
+        _ if *committed => Ok(false),
+        Some(error) if error.fatal => Err(Trouble::Broken(Failure::Unavailable)),
+        // Deferred constraints speak here.
+        Some(error) => Err(Trouble::Failed(of_sqlstate(error, true, false))),
+        None => Err(Trouble::Failed(Failure::Refused(*b"25P02"))),
     }
 }
 
