@@ -369,17 +369,11 @@ impl Exclusive {
             body.begun = true;
             sight.writer.begin(format, query.returns, &mut body.plain);
         }
-        for _ in 0..rows.count {
-            body.total += 1;
-            if body.shown >= u64::from(self.call.asked.rows) && !self.call.is_stream() {
-                break;
-            }
-            if body.shown > 0 {
-                sight.writer.separator(format, &mut body.plain);
-            }
-            sight.writer.row(format, &mut rows.bytes, &mut body.plain).map_err(|_| Code::DatabaseError)?;
-            body.shown += 1;
-        }
+        let room = if self.call.is_stream() { u64::MAX } else { u64::from(self.call.asked.rows).saturating_sub(body.shown) };
+        let shown = rows.count.min(room);
+        sight.writer.rows(format, body.shown == 0, &mut rows.bytes, shown, &mut body.plain).map_err(|_| Code::DatabaseError)?;
+        body.shown += shown;
+        body.total += rows.count;
         self.write(body)
     }
 

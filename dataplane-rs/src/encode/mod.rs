@@ -4,6 +4,7 @@ pub mod array;
 pub mod cursor;
 pub mod float;
 pub mod mask;
+mod narrow;
 pub mod problem;
 pub mod rows;
 pub mod text;

@@ -1,5 +1,6 @@
 //! Rows of one query as one role sees them: everything that does not depend on the row is made once.
 //! May reject: rows that do not have the plan's form. IO: none.
+use super::narrow::{self, Narrow};
 use super::text::{into_field, quote_field, string};
 use super::value::Kind;
 use super::{Format, Malformed, MaskKey, mask};
@@ -31,6 +32,8 @@ struct Column {
 #[derive(Debug)]
 pub struct RowWriter {
     columns: Box<[Column]>,
+    /// Its rows may be short.
+    narrow: Option<Narrow>,
     /// CSV header line.
     header: Box<[u8]>,
     key: Option<MaskKey>,
@@ -63,7 +66,12 @@ impl RowWriter {
                 return Err(Refused::NoMaskKey);
             }
         }
-        Ok(Self { columns: compiled.into(), header: header.into(), key: key.cloned() })
+        let plain = compiled.iter().map(|column| match (column.kind, column.mask) {
+            (Kind::Scalar(encoding), None) => (&*column.before, Some(encoding)),
+            _ => (&*column.before, None),
+        });
+        let narrow = Narrow::compile(plain);
+        Ok(Self { columns: compiled.into(), narrow, header: header.into(), key: key.cloned() })
     }
 
     /// What stands before the first row.
@@ -104,6 +112,38 @@ impl RowWriter {
             out.truncate(start);
         }
         written
+    }
+
+    /// Appends the first `count` rows of `rows` with what stands between them, and before them unless they are the `first`. On an error `out` holds
+    /// those before the one that cannot be read.
+    pub fn rows(&self, format: Format, first: bool, rows: &mut &[u8], count: u64, out: &mut Vec<u8>) -> Result<(), Malformed> {
+        /// Rows in a row that were not short: the rest won't be, either.
+        const VAIN: u32 = 16;
+        let (mut block, mut filled, mut vain) = ([0; 2 * narrow::MOST], 0, 0);
+        let flush = |block: &[u8], filled: &mut usize, out: &mut Vec<u8>| {
+            out.extend_from_slice(block.get(..std::mem::take(filled)).unwrap_or_default());
+        };
+        for n in 0..count {
+            let separated = format == Format::Json && (n > 0 || !first);
+            if let Some(narrow) = self.narrow.as_ref().filter(|_| vain < VAIN) {
+                if filled > narrow::MOST {
+                    flush(&block, &mut filled, out);
+                }
+                if let Some((used, made)) = block.get_mut(filled..).and_then(|room| narrow.row(format, separated, rows, room)) {
+                    *rows = rows.get(used..).unwrap_or_default();
+                    (filled, vain) = (filled + made, 0);
+                    continue;
+                }
+                flush(&block, &mut filled, out);
+                vain += 1;
+            }
+            if separated {
+                out.push(b',');
+            }
+            self.row(format, rows, out)?;
+        }
+        flush(&block, &mut filled, out);
+        Ok(())
     }
 
     fn object(&self, rows: &mut &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {

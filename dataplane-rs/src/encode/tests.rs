@@ -186,3 +186,88 @@ proptest! {
         }
     }
 }
+
+/// Cells that are short and plain, and those that are not: NULL, long, escaped, quoted in CSV, beyond ASCII, not even text.
+fn cell() -> impl Strategy<Value = Option<Vec<u8>>> {
+    prop_oneof![
+        4 => "[a-z0-9 ]{0,8}".prop_map(|text| Some(text.into_bytes())),
+        4 => "-?[0-9]{1,20}(\\.[0-9]{1,3})?".prop_map(|text| Some(text.into_bytes())),
+        2 => "[a-z]{25,40}".prop_map(|text| Some(text.into_bytes())),
+        1 => any::<String>().prop_map(|text| Some(text.into_bytes())),
+        1 => "[a-z\\\\\",\r\n\t/]{0,6}".prop_map(|text| Some(text.into_bytes())),
+        1 => proptest::collection::vec(any::<u8>(), 0..5).prop_map(Some),
+        1 => Just(None),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_stream_has_the_bytes_of_a_whole_answer(
+        kinds in proptest::collection::vec(0..6usize, 1..4),
+        cells in proptest::collection::vec(proptest::collection::vec(cell(), 3), 0..40),
+        pieces in proptest::collection::vec(1..9usize, 1..9),
+        mask in proptest::option::of(0..3usize),
+    ) {
+        let names = ["raw", "number", "quoted", "string", "string", "boolean"];
+        let long = "n".repeat(40);
+        let columns: Vec<_> = kinds
+            .iter()
+            .enumerate()
+            .map(|(n, kind)| column(&json!({"encoding": names[*kind], "name": if *kind == 4 { format!("{long}{n}") } else { format!("c\"{n}") }})))
+            .collect();
+        let masks: Vec<_> =
+            mask.filter(|at| *at < columns.len()).map(|at| MaskPlan { column: u32::try_from(at).unwrap(), mask: Mask::Partial }).into_iter().collect();
+        let writer = RowWriter::compile(&columns, &masks, None).unwrap();
+        let rows: Vec<Vec<u8>> = cells
+            .iter()
+            .map(|row| data_row(&row.iter().take(columns.len()).map(Option::as_deref).collect::<Vec<_>>()))
+            .filter(|row| one(&writer, Format::Json, row).is_ok())
+            .collect();
+        for format in Format::ALL {
+            let mut whole = Vec::new();
+            writer.begin(format, Returns::Many, &mut whole);
+            for (n, row) in rows.iter().enumerate() {
+                if n > 0 {
+                    writer.separator(format, &mut whole);
+                }
+                writer.row(format, &mut row.as_slice(), &mut whole).unwrap();
+            }
+            writer.end(format, Returns::Many, rows.len() as u64, false, &mut whole);
+            let (mut streamed, mut left, mut shown) = (Vec::new(), rows.as_slice(), 0);
+            writer.begin(format, Returns::Many, &mut streamed);
+            for size in pieces.iter().cycle() {
+                let (piece, rest) = left.split_at((*size).min(left.len()));
+                let bytes = piece.concat();
+                let mut taken = bytes.as_slice();
+                writer.rows(format, shown == 0, &mut taken, piece.len() as u64, &mut streamed).unwrap();
+                prop_assert!(taken.is_empty());
+                shown += piece.len() as u64;
+                left = rest;
+                if left.is_empty() {
+                    break;
+                }
+            }
+            writer.end(format, Returns::Many, shown, false, &mut streamed);
+            prop_assert_eq!(String::from_utf8_lossy(&streamed), String::from_utf8_lossy(&whole));
+        }
+    }
+
+    #[test]
+    fn rows_that_are_no_rows_are_malformed_and_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..120), count in 0..4u64) {
+        let writer = RowWriter::compile(&[string_column(Encoding::Raw), string_column(Encoding::String)], &[], None).unwrap();
+        for format in Format::ALL {
+            let (mut singly, mut rest) = (Vec::new(), bytes.as_slice());
+            let one_by_one: Result<(), Malformed> = (0..count).try_for_each(|n| {
+                if n > 0 {
+                    writer.separator(format, &mut singly);
+                }
+                writer.row(format, &mut rest, &mut singly)
+            });
+            let mut together = Vec::new();
+            prop_assert_eq!(writer.rows(format, true, &mut bytes.as_slice(), count, &mut together), one_by_one);
+            if one_by_one.is_ok() {
+                prop_assert_eq!(together, singly);
+            }
+        }
+    }
+}

@@ -34,7 +34,7 @@ pub(crate) const fn high(eight: u64) -> u64 {
 
 /// Not 0 if one of eight bytes is escaped in JSON.
 #[inline]
-const fn escaped(eight: u64) -> u64 {
+pub(crate) const fn escaped(eight: u64) -> u64 {
     let control = eight.wrapping_sub(ONES * 0x20) & !eight & HIGHS;
     control | holds(eight, b'"') | holds(eight, b'\\')
 }

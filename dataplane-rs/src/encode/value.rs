@@ -67,10 +67,10 @@ fn scalar(encoding: Encoding, value: &[u8], out: &mut Vec<u8>) -> Result<(), Mal
     }
 }
 
-/// Digits as they are, if they can only be a number.
+/// Whether they can only be a number.
 #[inline]
 #[allow(clippy::indexing_slicing)] // by a byte into 256 places
-fn digits(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+pub(crate) fn numeric(value: &[u8]) -> bool {
     // A cheap check that keeps anything else from being embedded; the grammar is the database's.
     const NUMERIC: [bool; 256] = {
         let mut numeric = [false; 256];
@@ -81,7 +81,13 @@ fn digits(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
         }
         numeric
     };
-    if value.is_empty() || !value.iter().all(|&b| NUMERIC[usize::from(b)]) {
+    !value.is_empty() && value.iter().all(|&b| NUMERIC[usize::from(b)])
+}
+
+/// Digits as they are.
+#[inline]
+fn digits(value: &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
+    if !numeric(value) {
         return Err(Malformed);
     }
     out.extend_from_slice(value);

@@ -233,6 +233,13 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
     let (mut stage, mut shaped, mut parsed, mut more) = (Stage::Begin, false, false, false);
     let (mut count, mut chunk, mut failure) = (0_u32, Vec::new(), None);
     while member.owes() {
+        if shaped && stage == Stage::Statement {
+            count += member.rows(ask.columns.len(), &mut chunk, CHUNK)?;
+            if chunk.len() >= CHUNK {
+                pass_on(events, &mut count, &mut chunk, sent).await?;
+                continue;
+            }
+        }
         let Some(Frame { tag, body }) = member.frame()? else {
             // What has come goes on before we wait for more.
             consume_budget().await;
@@ -279,14 +286,8 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
                 shaped = true;
             }
             (Stage::Statement, backend::NO_DATA_TAG) if !ask.columns.is_empty() => return Err(Trouble::Stop(Failure::Stale)),
-            (Stage::Statement, backend::DATA_ROW_TAG) => {
-                let (columns, values) = wire::row(body)?;
-                if !shaped || usize::from(columns) != ask.columns.len() {
-                    return Err(Trouble::Broken(Failure::Protocol));
-                }
-                count += 1;
-                chunk.extend_from_slice(values);
-            }
+            // Once the shape is known rows are taken before this.
+            (Stage::Statement, backend::DATA_ROW_TAG) => return Err(Trouble::Broken(Failure::Protocol)),
             (Stage::Statement, backend::PORTAL_SUSPENDED_TAG) => more = true,
             (Stage::Statement, backend::COPY_IN_RESPONSE_TAG | backend::COPY_OUT_RESPONSE_TAG | backend::EMPTY_QUERY_RESPONSE_TAG) => {
                 return Err(Trouble::Broken(Failure::Refused(*b"0A000")));
@@ -294,9 +295,6 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
             _ => {}
         }
         member.take(size);
-        if chunk.len() >= CHUNK {
-            pass_on(events, &mut count, &mut chunk, sent).await?;
-        }
     }
     if failure.is_some() && fresh && !parsed {
         member.statements.forget(ask);
@@ -314,7 +312,9 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
 async fn pass_on(events: &Sender<Event>, count: &mut u32, chunk: &mut Vec<u8>, sent: &mut bool) -> Result<(), Trouble> {
     if *count > 0 {
         *sent = true;
-        let rows = Event::Rows { count: std::mem::take(count), bytes: std::mem::take(chunk) };
+        // Behind a full piece there is likely another: it needn't grow to its size by and by.
+        let next = Vec::with_capacity(if chunk.len() >= CHUNK { chunk.len() + CHUNK / 4 } else { 0 });
+        let rows = Event::Rows { count: std::mem::take(count), bytes: std::mem::replace(chunk, next) };
         events.send(rows).await.map_err(|_| Trouble::Stop(Failure::Cancelled))?;
     }
     Ok(())

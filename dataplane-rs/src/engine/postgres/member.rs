@@ -214,6 +214,24 @@ impl Member {
         self.connection.input.advance(size.min(self.connection.input.len()));
     }
 
+    /// Takes the rows that stand next, whole and each of so many columns, until `into` holds `most` bytes; how many.
+    pub fn rows(&mut self, columns: usize, into: &mut Vec<u8>, most: usize) -> Result<u32, Broken> {
+        let (mut used, mut count) = (0, 0);
+        while into.len() < most {
+            let rest = self.connection.input.get(used..).unwrap_or_default();
+            let Some(frame) = wire::frame(rest, MOST)?.filter(|frame| frame.tag == backend::DATA_ROW_TAG) else { break };
+            let (found, values) = wire::row(frame.body)?;
+            if usize::from(found) != columns {
+                return Err(Broken::Protocol);
+            }
+            into.extend_from_slice(values);
+            used += frame.size();
+            count += 1;
+        }
+        self.connection.input.advance(used);
+        Ok(count)
+    }
+
     /// Takes what has arrived without waiting; false: nothing has.
     pub fn poll(&mut self) -> Result<bool, Broken> {
         match self.connection.transport.try_read_some(&mut self.connection.input, READ) {
