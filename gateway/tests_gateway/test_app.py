@@ -1,8 +1,9 @@
 """The HTTP API over ASGI with a stand-in for the databases: checks and their order, headers, bodies, runs."""
 
+import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, MutableMapping
 from dataclasses import replace
 from typing import Any
 
@@ -396,6 +397,51 @@ async def test_json_that_fails_behind_its_head_is_not_json(api: Api) -> None:
     with pytest.raises(AssertionError):  # httpx misses the body's end.
         await api.get("/q/endless")
     assert (api.memory.last.status, api.memory.last.code, api.memory.last.rows) == (200, "database_error", len(api.answers.rows))
+
+
+async def test_of_a_stream_that_nobody_reads_one_piece_is_held(api: Api) -> None:
+    class Counting(Answers):
+        given = 0
+
+        async def stream(self, ask: Ask) -> AsyncGenerator[Rows | Done, None]:
+            if ask.statement.sql == "SELECT":
+                yield Rows([[b"1", b"ann@example.com"]])
+            else:
+                for _ in range(1000):
+                    self.given += 1
+                    yield Rows([[b"1", b"x" * 1000]] * 60)
+            yield Done()
+
+    counting = Counting()
+    api.serving._executors = {Engine.POSTGRES: counting}
+    sent: list[int] = []
+
+    async def receive() -> dict[str, object]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body" and message.get("body"):
+            sent.append(len(message["body"]))
+            await asyncio.Event().wait()
+
+    readers = []
+    for form in ("json", "ndjson", "csv", "json", "ndjson", "csv", "json", "ndjson", "csv", "json"):
+        scope = {
+            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http", "path": "/q/endless",
+            "raw_path": b"/q/endless", "query_string": f"format={form}".encode(), "root_path": "", "client": ("127.0.0.1", 5),
+            "server": ("t", 80), "headers": [(b"host", b"t"), (b"x-api-key", KEY.encode())],
+        }  # fmt: skip
+        readers.append(asyncio.ensure_future(api.app(scope, receive, send)))
+    for _ in range(1000):
+        await asyncio.sleep(0)
+    assert (counting.given, len(sent)) == (10, 10)
+    assert max(sent) < 1 << 17
+    assert (await api.get("/q/one?id=1")).status_code == 200
+    for reader in readers:
+        reader.cancel()
+    await asyncio.gather(*readers, return_exceptions=True)
+    assert counting.given == 10
 
 
 async def test_pages(api: Api) -> None:
