@@ -218,7 +218,8 @@ impl Output {
         self.sent += count;
         if self.sent == self.bytes.len() {
             self.bytes.clear();
-            if self.bytes.capacity() > KEEP {
+            // A stream's next piece is likely as large as its last one.
+            if self.bytes.capacity() > KEEP && self.stream == Stream::None {
                 self.bytes.shrink_to(KEEP);
             }
             self.base += self.sent as u64;

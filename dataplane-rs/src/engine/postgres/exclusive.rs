@@ -22,6 +22,9 @@ use tokio::time::{Instant, sleep_until};
 /// Rows go to the caller in pieces of about this many bytes.
 pub(super) const CHUNK: usize = 64 << 10;
 
+/// Longest that rows of a large answer wait for others to fill their piece.
+const GATHER: Duration = Duration::from_millis(5);
+
 /// Why one attempt did not end well, and what that makes of its connection.
 #[derive(Debug)]
 pub(super) enum Trouble {
@@ -231,12 +234,15 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
     member.flush().await?;
 
     let (mut stage, mut shaped, mut parsed, mut more) = (Stage::Begin, false, false, false);
+    // It has filled a piece.
+    let mut large = false;
     let (mut count, mut chunk, mut failure) = (0_u32, Vec::new(), None);
     while member.owes() {
         if shaped && stage == Stage::Statement {
             count += member.rows(ask.columns.len(), &mut chunk, CHUNK)?;
             if chunk.len() >= CHUNK {
                 pass_on(events, &mut count, &mut chunk, sent).await?;
+                large = true;
                 continue;
             }
         }
@@ -244,6 +250,14 @@ async fn read(member: &mut Member, ask: &Ask, events: &Sender<Event>, sent: &mut
             // What has come goes on before we wait for more.
             consume_budget().await;
             if !member.poll()? {
+                // Of a large answer the rest of a piece is waited for: a server's writes are small, and each piece costs its reader, too.
+                if large
+                    && count > 0
+                    && let Ok(filled) = tokio::time::timeout(GATHER, member.fill()).await
+                {
+                    filled?;
+                    continue;
+                }
                 pass_on(events, &mut count, &mut chunk, sent).await?;
                 member.fill().await?;
             }

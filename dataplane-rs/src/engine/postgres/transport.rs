@@ -2,7 +2,7 @@
 //!
 //! Reading and writing never wait (`try_read`, `try_write`); `readable` and `writable` do. IO: this socket.
 //! May reject: a TLS alert or a broken record, as an `io::Error`.
-use bytes::{Buf, BytesMut};
+use bytes::{Buf, BufMut, BytesMut};
 use rustls::ClientConnection;
 use std::io::{self, ErrorKind, Read, Write};
 use std::pin::Pin;
@@ -24,6 +24,14 @@ impl Socket {
         match self {
             Self::Tcp(stream) => stream.try_read(into),
             Self::Unix(stream) => stream.try_read(into),
+        }
+    }
+
+    /// Appends what there is, and needs no zeros to be written over.
+    fn try_read_buf(&self, into: &mut impl BufMut) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read_buf(into),
+            Self::Unix(stream) => stream.try_read_buf(into),
         }
     }
 
@@ -245,6 +253,10 @@ impl Transport {
 
     /// `read_some` that never waits.
     pub fn try_read_some(&mut self, input: &mut BytesMut, most: usize) -> io::Result<usize> {
+        if self.tls.is_none() {
+            input.reserve(most);
+            return self.socket.try_read_buf(&mut input.limit(most));
+        }
         let at = input.len();
         input.resize(at + most, 0);
         let got = self.try_read(input.get_mut(at..).unwrap_or_default());
