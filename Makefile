@@ -65,9 +65,10 @@ deny: ## Licences, bans and sources of every crate (deny.toml)
 build: ## Release builds of the data plane and the load generator
 	cargo build --release --workspace
 
-test: venv ## Every test that needs no cluster
+WORKERS ?= 2
+test: venv ## Every test that needs no cluster (WORKERS=2: processes that the Python ones are spread over, by file)
 	cargo test --workspace
-	pytest
+	pytest -n $(WORKERS) --dist loadfile
 
 E2E ?=
 e2e: venv ## What a user sees on a real cluster: KUBECONFIG's, or the testbed beside this clone (KEEP=1 keeps it up; LONG=1 has every change under load; E2E="-k quickstart")

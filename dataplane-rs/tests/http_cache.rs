@@ -217,6 +217,18 @@ fn nothing_is_served_past_its_time_or_of_a_source_that_changed() {
     std::fs::write(path.with_extension("new"), server.url()).unwrap();
     std::fs::rename(path.with_extension("new"), path).unwrap();
     eventually("the other credentials' answer", || name(&plane) == "File");
+    // The connection goes, its file changes, and it comes back with the plan that it had: its generations don't begin anew.
+    let plan = std::mem::replace(&mut snapshot["connections"][0]["session"], json!([["work_mem", "9MB"]]));
+    snapshot["version"] = json!(5);
+    plane.pushed(&snapshot);
+    rename("Back");
+    let path = plane.data.path().join("db-url");
+    std::fs::write(path.with_extension("new"), server.url()).unwrap();
+    std::fs::rename(path.with_extension("new"), path).unwrap();
+    snapshot["version"] = json!(6);
+    snapshot["connections"][0]["session"] = plan;
+    plane.pushed(&snapshot);
+    assert_eq!(name(&plane), "Back");
 }
 
 #[test]

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from tailrace_gateway.dataplane import find_data_plane
+from tailrace_loadtest.servers.postgres import free_port
 
 API = """apiVersion: tailrace.dev/v1alpha1
 kind: QueryAPI
@@ -74,10 +74,11 @@ def tailrace(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=100, check=False)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def put(file: Path, text: str) -> None:
+    """Whole at once: a file that is empty for a moment means that nothing is left."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
 
 
 @pytest.mark.parametrize(
@@ -273,12 +274,12 @@ def test_run_serves_follows_the_files_and_ends_clean(running: Running, folder: P
     assert running.call(key=running.key("low-key")) == (200, {"id": 1, "name": "***"})
     file = folder / "api" / "shop.yaml"
     good = file.read_text()
-    file.write_text(good.replace("SELECT id, name FROM", "SELECT id, name AS title FROM"))
+    put(file, good.replace("SELECT id, name FROM", "SELECT id, name AS title FROM"))
     running.wait_for(lambda: running.call() == (200, {"id": 1, "title": "tea"}), "a changed query is not served")
-    file.write_text("a: [")
+    put(file, "a: [")
     running.wait_for(lambda: "the structure breaks off here" in running.said(), "a broken file is not told")
     assert running.call()[0] == 200, "the last good is served on"
-    file.write_text(good.replace("role: all, secretName", "role: all, suspended: true, secretName"))
+    put(file, good.replace("role: all, secretName", "role: all, suspended: true, secretName"))
     running.wait_for(lambda: running.call() == (401, "unauthorized"), "a suspended key is still served")
     assert running.call(key=running.key("low-key"))[0] == 200
     os.kill(running.process.pid, signal.SIGINT)

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from tailrace_gateway.dataplane import find_data_plane
-
-from .test_cli import free_port
+from tailrace_loadtest.servers.postgres import free_port
 
 ROOT = Path(__file__).parents[2]
 

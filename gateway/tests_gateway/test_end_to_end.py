@@ -95,6 +95,13 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60) -> No
         time.sleep(0.05)
 
 
+def put(file: Path, text: str) -> None:
+    """Whole at once: a file that is empty for a moment means that nothing is left."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
 class Stack:
     """`tailrace run` and its files."""
 
@@ -242,16 +249,16 @@ def test_every_call_is_in_the_history(stack: Stack) -> None:
 def test_a_removed_key_is_gone_soon(stack: Stack) -> None:
     text = stack.desk.read_text()
     assert stack.call("/q/item?id=1", "desk")[0] == 200
-    stack.desk.write_text(text.replace("role: desk,", "role: desk, suspended: true,"))
+    put(stack.desk, text.replace("role: desk,", "role: desk, suspended: true,"))
     until(lambda: stack.call("/q/item?id=1", "desk")[0] == 401, "the key was never revoked", 20)
     assert stack.call("/q/item?id=1", "staff")[0] == 200
-    stack.desk.write_text(text)
+    put(stack.desk, text)
     until(lambda: stack.call("/q/item?id=1", "desk")[0] == 200, "the key never came back", 20)
 
 
 def test_a_broken_file_changes_nothing(stack: Stack) -> None:
     text = stack.desk.read_text()
-    stack.desk.write_text("kind: [")
+    put(stack.desk, "kind: [")
     time.sleep(1.5)
     assert stack.call("/q/item?id=1", "desk")[0] == 200
-    stack.desk.write_text(text)
+    put(stack.desk, text)

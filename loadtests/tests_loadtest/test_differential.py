@@ -13,12 +13,13 @@ import pytest
 from tailrace_contract.run import ClientClass, Epoch, Run, Sequence, ServedBy
 from tailrace_loadtest import cases
 from tailrace_loadtest.differential import api, compare
-from tailrace_loadtest.differential.calls import FORMATS, Call, Generator, fits_url, json_text, url_text
+from tailrace_loadtest.differential.calls import FORMATS, Call, fits_url, json_text, url_text
 from tailrace_loadtest.differential.client import COMPARED, Answer, answered
 from tailrace_loadtest.differential.drive import Comparison
+from tailrace_loadtest.differential.generator import Generator
 from tailrace_loadtest.differential.transports import TRANSPORTS
 
-NAMES = ("chinook", "types", "batches", "mariadb", "six")
+NAMES = ("chinook", "types", "batches", "mariadb", "six", "crowds")
 
 
 def described(name: str) -> api.Api:
@@ -31,12 +32,13 @@ def test_the_same_seed_gives_the_same_calls_and_every_combination_is_covered(nam
     calls = list(Generator(asked, 7).calls(25_000, 50))
     assert calls == list(Generator(asked, 7).calls(25_000, 50))
     assert calls != list(Generator(asked, 8).calls(25_000, 50))
-    assert sum(1 + call.pages for call in calls) == 25_000
+    assert sum(call.asked for call in calls) == 25_000
     seen = Counter(call.combination for call in calls)
     assert all(seen[query.name, form, role] >= 50 for query in asked.queries for form in FORMATS for role in asked.roles)
     assert {"good", "walk", "bad parameters", "bad body", "methods", "accept", "credentials", "names", "cursors", "extras", "bulk"} <= {
         call.kind for call in calls
     }
+    assert any(call.again for call in calls) == any(query.cached for query in asked.queries)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,8 @@ import pytest
 import yaml
 from tailrace_loadtest import cases
 from tailrace_loadtest.differential import api
-from tailrace_loadtest.differential.calls import Generator, fits_url
+from tailrace_loadtest.differential.calls import fits_url
+from tailrace_loadtest.differential.generator import Generator
 from tailrace_loadtest.servers import chinook
 from tailrace_loadtest.servers.pgbouncer import PgBouncer
 from tailrace_loadtest.servers.postgres import Postgres

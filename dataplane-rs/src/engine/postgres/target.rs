@@ -6,6 +6,7 @@ use super::uri::{Files, Uri, UriError};
 use crate::plan::snapshot::{ConnectionPlan, Pooler};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Why there is no target.
@@ -36,6 +37,10 @@ pub struct Target {
 }
 
 type Print = Vec<Option<(u64, u64, u64, Option<SystemTime>)>>;
+
+/// The next generation. No number is given twice in a process: a connection that leaves the API and comes back with an equal
+/// plan is not taken for what it was, and of one source each change has a higher one.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// A ConnectionPlan's files. Shared by all threads.
 #[derive(Debug)]
@@ -79,7 +84,7 @@ impl Source {
         let print = self.print();
         let mut seen = self.seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if seen.1 != print {
-            *seen = (seen.0 + 1, print);
+            *seen = (NEXT.fetch_add(1, Ordering::Relaxed), print);
         }
         seen.0
     }

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tailrace_contract import idempotency
@@ -18,9 +18,11 @@ from tailrace_contract.run import Run, ServedBy
 
 from tailrace_loadtest import cases
 from tailrace_loadtest.differential import api as api_module
-from tailrace_loadtest.differential import compare, store
-from tailrace_loadtest.differential.calls import FORMATS, Generator, times
+from tailrace_loadtest.differential import certificate, compare, store
+from tailrace_loadtest.differential.calls import FORMATS, times
+from tailrace_loadtest.differential.coverage import Coverage, engine
 from tailrace_loadtest.differential.drive import Comparison, Outcome
+from tailrace_loadtest.differential.generator import Generator
 from tailrace_loadtest.differential.transports import TRANSPORTS, has_http2
 from tailrace_loadtest.servers import chinook, six
 from tailrace_loadtest.servers.mariadb import Mariadb
@@ -31,12 +33,15 @@ SHOWN = 10
 LEAST_GOOD = 60.0
 SIDES = ("left", "right")
 
-ORDERED = {"chinook": ("notes_of_track",), "types": (), "batches": (), "mariadb": ("notes_of_edge",), "six": ("statement",)}
+ORDERED = {"chinook": ("notes_of_track",), "types": (), "batches": (), "mariadb": ("notes_of_edge",), "six": ("statement",), "crowds": ()}
 """Queries that read what calls write."""
-BURSTS = ("batches",)
+BURSTS = ("batches", "crowds")
 """APIs that are also asked in bursts: those named `alone_…` must not share statements, and at least half of the others must have.
 A database that is slow for a moment, or callers who fail, keep the rest from it."""
-APIS = {"others": ("chinook", "types", "batches"), "mysql": ("mariadb", "six"), "all": ("chinook", "types", "batches", "mariadb", "six")}
+OTHERS, MYSQL = ("chinook", "types", "batches"), ("mariadb", "six", "crowds")
+APIS = {"others": OTHERS, "mysql": MYSQL, "all": (*OTHERS, *MYSQL)}
+OVER_TLS = ("types", "six")
+"""APIs that the data plane serves over TLS."""
 
 
 def say(text: str) -> None:
@@ -83,8 +88,8 @@ def urls(server: Postgres, marias: Mapping[str, Mariadb], folder: Path, side: st
     }
 
 
-def compare_records(outcome: Outcome, left: Path, right: Path) -> Counter[str]:
-    """Compares the records of every pair of answers; returns who served the left side."""
+def compare_records(outcome: Outcome, left: Path, right: Path, coverage: Coverage, engines: Mapping[str, str]) -> Counter[str]:
+    """Compares the records of every pair of answers; returns who served the left side. `engines`: by the connection's name."""
     records: list[dict[str, Run]] = [{run.id: run for run in store.runs(path)} for path in (left, right)]
     served: Counter[str] = Counter()
     for call, broken, one, two in outcome.pairs:
@@ -92,6 +97,7 @@ def compare_records(outcome: Outcome, left: Path, right: Path) -> Counter[str]:
         differences = compare.runs(call, broken, a, b)
         if a is not None:
             served[a.served_by.value] += 1
+            coverage.recorded(a, engines)
             if a.served_by is not ServedBy.DATA_PLANE:
                 say(f"not by the data plane: {call.method} {call.target[:200]}")
         if b is not None and b.served_by is not ServedBy.GATEWAY:
@@ -101,20 +107,28 @@ def compare_records(outcome: Outcome, left: Path, right: Path) -> Counter[str]:
 
 
 @contextlib.contextmanager
-def stacks(name: str, server: Postgres, marias: Mapping[str, Mariadb], folder: Path) -> Iterator[tuple[Tailrace, Tailrace]]:
-    """The data plane with its gateway, and Python alone: same files, same keys, each with its own databases."""
+def stacks(name: str, server: Postgres, marias: Mapping[str, Mariadb], folder: Path) -> Iterator[tuple[Tailrace, Tailrace, Path | None]]:
+    """The data plane with its gateway, and Python alone: same files, same keys, each with its own databases. The file that trusts the first, if it has TLS."""
     files = [cases.path(f"{name}.yaml")]
     identity = Identity(files)
+    shown = certificate.make(folder) if name in OVER_TLS else None
+    theirs = files if shown is None else [certificate.served(each, folder) for each in files]
+    edge = None if shown is None else {certificate.SECRET: shown.secret()}
+    authority = None if shown is None else shown.chain
     wanted = {
         "chinook": ("shop-db", "lite-db"),
         "types": ("types-db", "storage-db"),
         "batches": ("shop-db", "types-db"),
         "mariadb": ("maria-db",),
         "six": ("six-db",),
+        "crowds": ("six-db", "maria-db"),
     }[name]
     made = [{secret: url for secret, url in urls(server, marias, folder, side).items() if secret in wanted} for side in SIDES]
-    with Tailrace(files, made[0], identity=identity) as left, Tailrace(files, made[1], identity=identity, data_plane=False) as right:
-        yield left, right
+    with (
+        Tailrace(theirs, made[0], identity=identity, secrets=edge, authority=authority) as left,
+        Tailrace(files, made[1], identity=identity, data_plane=False) as right,
+    ):
+        yield left, right, authority
 
 
 def uncovered(outcome: Outcome, asked: api_module.Api, least: int) -> list[str]:
@@ -123,9 +137,20 @@ def uncovered(outcome: Outcome, asked: api_module.Api, least: int) -> list[str]:
     return [" ".join(each) for each in wanted if outcome.combinations[each] < least]
 
 
+def expected(asked: api_module.Api, engines: Mapping[str, str], name: str, transports: Sequence[str]) -> Iterator[str]:
+    """What must have been asked of one API."""
+    yield from (f"{way} over TLS" if name in OVER_TLS else way for way in transports)
+    yield "in bulk"
+    if any(query.cached for query in asked.queries):
+        yield from ("kept answers", "not modified")
+    yield from engines.values()
+    if name in BURSTS:
+        yield from (f"shared on {each}" for each in engines.values())
+
+
 def run(options: argparse.Namespace) -> int:
     """The whole gate; returns the exit code."""
-    total, served, covered = Outcome(), Counter[str](), True
+    total, served, covered, coverage = Outcome(), Counter[str](), True, Coverage()
     began = time.monotonic()
     least = times(options.calls)
     names = (options.only,) if options.only else APIS[options.engine]
@@ -141,9 +166,9 @@ def run(options: argparse.Namespace) -> int:
             make_sqlite(folder, side)
         for name, share in shares.items():
             described = api_module.read(cases.path(f"{name}.yaml"), ORDERED[name])
-            with stacks(name, server, marias, folder) as (left, right):
+            with stacks(name, server, marias, folder) as (left, right, authority):
                 generator = Generator(described, options.seed)
-                comparison = Comparison(left.port, right.port, left.keys, options.workers, options.transports)
+                comparison = Comparison(left.port, right.port, left.keys, options.workers, options.transports, authority)
                 bursts = share // 2 if name in BURSTS else 0
                 outcome = comparison.run(generator, share - bursts, least)
                 if bursts:
@@ -154,7 +179,11 @@ def run(options: argparse.Namespace) -> int:
                         time.sleep(86_400)
                 left.stop()
                 right.stop()
-                served += compare_records(outcome, left.data / "runs.sqlite", right.data / "runs.sqlite")
+                databases = urls(server, marias, folder, SIDES[0])
+                engines = {connection: engine(databases[secret]) for connection, secret in described.secrets.items()}
+                served += compare_records(outcome, left.data / "runs.sqlite", right.data / "runs.sqlite", coverage, engines)
+                coverage.asked(outcome.ways, outcome.parts, is_tls=authority is not None)
+                coverage.expect(expected(described, engines, name, options.transports))
             missing = uncovered(outcome, described, least)
             able = [query.name for query in described.queries if name in BURSTS and not query.name.startswith("alone_")]
             alone = [query for query in able if not outcome.batched[query]]
@@ -180,9 +209,12 @@ def run(options: argparse.Namespace) -> int:
             total.differing += outcome.differing
     percent = 100 * total.good / max(1, total.asked)
     forwarded = served[ServedBy.FORWARDED.value]
-    say(f"{time.monotonic() - began:.0f} s, seed {options.seed}, asked by {', '.join(options.transports)}, served by {dict(served)}")
+    say(f"{time.monotonic() - began:.0f} s, seed {options.seed}, served by {dict(served)}")
+    say(f"of the data plane's answers: {coverage.described()}")
+    if coverage.missing():
+        say(f"never was: {', '.join(coverage.missing())}")
     say(f"differences: {total.differing} of {total.asked} (forwarded {forwarded}, 2xx {percent:.0f}%)")
-    return 0 if total.differing == 0 and forwarded == 0 and covered and percent >= LEAST_GOOD else 1
+    return 0 if total.differing == 0 and forwarded == 0 and covered and not coverage.missing() and percent >= LEAST_GOOD else 1
 
 
 @contextlib.contextmanager

@@ -35,6 +35,8 @@ class Saved:
     name: str
     write: bool
     paged: bool
+    cached: bool
+    """Its answers are kept for a while."""
     stores: bool
     """Its answers depend on earlier writes: asked in one order on both sides."""
     params: tuple[Param, ...]
@@ -54,6 +56,8 @@ class Api:
     """Secrets of keys that fix parameters, and which."""
     refused: tuple[str, ...]
     """Secrets of keys that are expired, suspended, or for other networks."""
+    secrets: dict[str, str]
+    """By connection: the Secret with its URL."""
 
     def good(self) -> list[str]:
         """Secrets of keys that work."""
@@ -63,7 +67,7 @@ class Api:
 def _saved(query: Query, choices: Choices, ordered: tuple[str, ...]) -> Saved:
     params = tuple(Param(name, each.element_type, each.array, each.required) for name, each in query.params.items())
     stores = query.write or any(fnmatch.fnmatch(query.name, pattern) for pattern in ordered)
-    return Saved(query.name, query.write, query.page is not None, stores, params, choices)
+    return Saved(query.name, query.write, query.page is not None, query.cache is not None, stores, params, choices)
 
 
 def read(path: Path, ordered: tuple[str, ...] = ()) -> Api:
@@ -85,4 +89,5 @@ def read(path: Path, ordered: tuple[str, ...] = ()) -> Api:
         else:
             roles[str(key.spec.role)] = secret
     queries = tuple(_saved(query, choices.get(query.name, {}), ordered) for query in spec.spec.queries)
-    return Api(spec.metadata.namespace, spec.metadata.name, queries, roles, bound, tuple(refused))
+    secrets = {each.name: each.url_from.secret_key_ref.name for each in spec.spec.connections}
+    return Api(spec.metadata.namespace, spec.metadata.name, queries, roles, bound, tuple(refused), secrets)

@@ -1,9 +1,11 @@
-"""One side of the comparison: sends a call over a keep-alive connection and keeps what must be equal. IO: HTTP to loopback."""
+"""One side of the comparison: sends a call over a keep-alive connection and keeps what must be equal. IO: HTTP to loopback, TLS if there is an authority."""
 
 import http.client
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from tailrace_loadtest.differential.calls import Call
 
@@ -34,6 +36,9 @@ class Answer:
     broken: bool = False
     parts: tuple[str, ...] = ()
     """Run ids of several calls in one body."""
+    etag: str = ""
+    way: str = ""
+    """How it was asked, by the names of `transports`."""
     batch: int = 0
     """Callers that its statement answered, by `Server-Timing`; 0 when it does not say."""
 
@@ -59,13 +64,24 @@ def answered(call: Call, status: int, get_all: Callable[[str], list[str] | None]
         for part in parts:
             body = body.replace(part.encode(), b"RUN")
     size = (get_all("Server-Timing") or [""])[0].partition('batch;desc="')[2].partition('"')[0]
-    return Answer(status, kept, body, run_id, broken, parts, int(size or 0))
+    return Answer(status, kept, body, run_id, broken, parts, (get_all("ETag") or [""])[0], batch=int(size or 0))
+
+
+def trusting(authority: Path | None, *protocols: str) -> ssl.SSLContext | None:
+    """What a client speaks TLS with: trusts one file of certificates, offers `protocols` by ALPN. None without a file."""
+    if authority is None:
+        return None
+    context = ssl.create_default_context(cafile=authority)
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    return context
 
 
 class Side:
     """A server and its keys, for one thread."""
 
-    def __init__(self, port: int, keys: Mapping[str, str]) -> None:
+    def __init__(self, port: int, keys: Mapping[str, str], authority: Path | None = None) -> None:
+        self._tls = trusting(authority)
         self.port = port
         self.keys = keys
         self._connection: http.client.HTTPConnection | None = None
@@ -84,7 +100,10 @@ class Side:
 
     def _ask(self, call: Call) -> Answer:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+            if self._tls is None:
+                self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+            else:
+                self._connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=TIMEOUT_S, context=self._tls)
         connection = self._connection
         connection.putrequest(call.method, call.target, skip_accept_encoding=True)
         for name, value in call.headers:

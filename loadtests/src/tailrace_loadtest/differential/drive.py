@@ -6,12 +6,14 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from tailrace_loadtest.differential import compare
-from tailrace_loadtest.differential.calls import Call, Generator
+from tailrace_loadtest.differential.calls import Call
 from tailrace_loadtest.differential.client import Answer, Side
 from tailrace_loadtest.differential.compare import Difference
-from tailrace_loadtest.differential.transports import TRANSPORTS, Pipelined, Transport
+from tailrace_loadtest.differential.generator import Generator
+from tailrace_loadtest.differential.transports import TRANSPORTS, Transport
 
 KEPT = 2000
 """Differences that are kept whole; the rest are only counted."""
@@ -31,6 +33,10 @@ class Outcome:
     differences: list[Difference] = field(default_factory=list)
     batched: Counter[str] = field(default_factory=Counter)
     """By query: answers of the data plane that came of a statement for several callers."""
+    ways: Counter[str] = field(default_factory=Counter)
+    """How the data plane was asked, by the names of `transports`."""
+    parts: int = 0
+    """Calls that were one of several in a body."""
     pairs: list[tuple[Call, bool, str, str]] = field(default_factory=list)
     """(call, broken off, run id left, run id right)."""
 
@@ -45,9 +51,21 @@ class Outcome:
 
 
 class Comparison:
-    """Two ports, one set of keys. `transports`: how the left one is asked, thread by thread; the right one is asked one call after the other."""
+    """Two ports, one set of keys. `transports`: how the left one is asked, thread by thread; the right one is asked one call after the other.
 
-    def __init__(self, left: int, right: int, keys: Mapping[str, str], workers: int = 6, transports: Sequence[str] = ("http1",)) -> None:
+    `authority`: the left one speaks TLS with a certificate that this file trusts.
+    """
+
+    def __init__(
+        self,
+        left: int,
+        right: int,
+        keys: Mapping[str, str],
+        workers: int = 6,
+        transports: Sequence[str] = ("http1",),
+        authority: Path | None = None,
+    ) -> None:
+        self.authority = authority
         self.ports = (left, right)
         self.keys = keys
         self.workers = workers
@@ -66,13 +84,15 @@ class Comparison:
         return self.outcome
 
     def at_once(self, bursts: Iterable[Sequence[Call]]) -> Outcome:
-        """Asks the data plane all calls of a burst in one write, Python alone one after the other."""
-        left, right = Pipelined(self.ports[0], self.keys), Side(self.ports[1], self.keys)
+        """Asks the data plane all calls of a burst in one write, pipelined and as streams in turn; Python alone one after the other."""
+        ways = [name for name in self.transports if name != "http1"] or ["pipelined"]
+        lefts, right = [self._left(name) for name in ways], Side(self.ports[1], self.keys)
         try:
-            for calls in bursts:
-                self._ask(calls, left, right)
+            for number, calls in enumerate(bursts):
+                self._ask(calls, lefts[number % len(lefts)], right)
         finally:
-            left.close()
+            for left in lefts:
+                left.close()
             right.close()
         return self.outcome
 
@@ -97,8 +117,11 @@ class Comparison:
         for thread in threads:
             thread.join()
 
+    def _left(self, transport: str) -> Transport:
+        return TRANSPORTS[transport](self.ports[0], self.keys, self.authority)
+
     def _work(self, lane: "queue.Queue[Call | None]", transport: str) -> None:
-        left: Transport = TRANSPORTS[transport](self.ports[0], self.keys)
+        left = self._left(transport)
         right = Side(self.ports[1], self.keys)
         try:
             ended = False
@@ -134,6 +157,16 @@ class Comparison:
                 path, _, arguments = one.link.partition("?")
                 call = replace(call, path=path, pairs=(arguments,), pages=call.pages - 1, combination=None)
                 (one,) = left.ask_all([call])
+            if first.again:
+                self._once_more(first, answer, left, right)
+
+    def _once_more(self, call: Call, had: Answer, left: Transport, right: Side) -> None:
+        """The same, then with the ETag that the answer had."""
+        call = replace(call, pages=0, again=False, combination=None)
+        known = replace(call, headers=(*call.headers, ("If-None-Match", had.etag or '"none"')))
+        for each in (call, known):
+            (one,) = left.ask_all([each])
+            self._book(each, one, right.ask(each))
 
     def _book(self, call: Call, one: Answer, two: Answer) -> None:
         differences = compare.answers(call, one, two)
@@ -144,6 +177,8 @@ class Comparison:
             outcome.statuses[one.status] += 1
             outcome.kinds[call.kind] += 1
             outcome.batched[call.query] += one.batch > 1
+            outcome.ways[one.way] += 1
+            outcome.parts += len(one.parts)
             if call.combination is not None:
                 outcome.combinations[call.combination] += 1
             outcome.found(differences)

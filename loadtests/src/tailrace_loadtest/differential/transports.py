@@ -1,7 +1,7 @@
 """How calls reach the data plane besides one after the other: several in one write over HTTP/1.1, and as streams of HTTP/2.
 
 Both ask several calls at once and give their answers in the order of the calls. What a transport can't say (a target that is no URI, a large
-body), and what was not answered because a connection ended, is asked over plain HTTP/1.1. IO: sockets on loopback.
+body), and what was not answered because a connection ended, is asked by itself. Each answer says how it came. IO: sockets on loopback.
 """
 
 import http.client
@@ -10,12 +10,14 @@ import importlib.util
 import io
 import re
 import socket
+import ssl
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from tailrace_loadtest.differential.calls import Call
-from tailrace_loadtest.differential.client import TIMEOUT_S, Answer, Side, answered
+from tailrace_loadtest.differential.client import TIMEOUT_S, Answer, Side, answered, trusting
 
 DEPTH = 8
 """Calls that are asked at once."""
@@ -41,17 +43,23 @@ class Transport(Protocol):
         ...
 
 
+def connected(port: int, tls: ssl.SSLContext | None) -> socket.socket:
+    """A connection to loopback, by TLS if there is a context for it. OSError."""
+    plain = socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S)
+    return plain if tls is None else tls.wrap_socket(plain, server_hostname="127.0.0.1")
+
+
 class Single:
     """One call after the other."""
 
     depth = 1
 
-    def __init__(self, port: int, keys: Mapping[str, str]) -> None:
-        self._side = Side(port, keys)
+    def __init__(self, port: int, keys: Mapping[str, str], authority: Path | None = None) -> None:
+        self._side = Side(port, keys, authority)
 
     def ask_all(self, calls: Sequence[Call]) -> list[Answer]:
         """One after the other."""
-        return [self._side.ask(call) for call in calls]
+        return [replace(self._side.ask(call), way="http1") for call in calls]
 
     def close(self) -> None:
         """Ends the connection."""
@@ -89,23 +97,25 @@ class Pipelined:
 
     depth = DEPTH
 
-    def __init__(self, port: int, keys: Mapping[str, str]) -> None:
+    def __init__(self, port: int, keys: Mapping[str, str], authority: Path | None = None) -> None:
         self._port = port
         self._keys = keys
-        self._alone = Side(port, keys)
+        self._alone = Single(port, keys, authority)
+        self._tls = trusting(authority)
         self._socket: socket.socket | None = None
         self._file: _Open | None = None
 
     def ask_all(self, calls: Sequence[Call]) -> list[Answer]:
         """All in one write."""
         answers = self._ask_all(calls)
-        return [*answers, *(self._alone.ask(call) for call in calls[len(answers) :])]
+        return [*answers, *self._alone.ask_all(calls[len(answers) :])]
 
     def _ask_all(self, calls: Sequence[Call]) -> list[Answer]:
         answers: list[Answer] = []
+        way = "pipelined" if len(calls) > 1 else "http1"
         try:
             if self._socket is None:
-                self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_S)
+                self._socket = connected(self._port, self._tls)
                 self._file = _Open(self._socket.makefile("rb"))
             self._socket.sendall(b"".join(self._text(call) for call in calls))
             for call in calls:
@@ -116,7 +126,7 @@ class Pipelined:
                     body = response.read()
                 except http.client.IncompleteRead as error:
                     broken, body = True, error.partial
-                answers.append(answered(call, response.status, response.headers.get_all, body, broken=broken))
+                answers.append(replace(answered(call, response.status, response.headers.get_all, body, broken=broken), way=way))
                 if broken or response.will_close:
                     self._end()
                     break
@@ -159,18 +169,19 @@ class _Stream:
             values = [value.decode("latin-1") for key, value in self.fields if key == name.lower().encode()]
             return values or None
 
-        return answered(self.call, self.status, get_all, bytes(self.body), broken=self.is_broken)
+        return replace(answered(self.call, self.status, get_all, bytes(self.body), broken=self.is_broken), way="http2")
 
 
 class Http2:
-    """Several calls at once, as streams of one connection that speaks HTTP/2 by prior knowledge."""
+    """Several calls at once, as streams of one connection that speaks HTTP/2, by prior knowledge or by ALPN."""
 
     depth = DEPTH
 
-    def __init__(self, port: int, keys: Mapping[str, str]) -> None:
+    def __init__(self, port: int, keys: Mapping[str, str], authority: Path | None = None) -> None:
         self._port = port
         self._keys = keys
-        self._alone = Side(port, keys)
+        self._alone = Single(port, keys, authority)
+        self._tls = trusting(authority, "h2")
         self._socket: socket.socket | None = None
         # By name: the package is needed by nothing but this transport.
         self._connection: Any = None
@@ -187,7 +198,7 @@ class Http2:
                     self._ask(asked)
                 except OSError:
                     self._end()
-        return [self._alone.ask(each.call) if not self._fits(each.call) else each.answer() for each in streams]
+        return [self._alone.ask_all([each.call])[0] if not self._fits(each.call) else each.answer() for each in streams]
 
     def _fits(self, call: Call) -> bool:
         values = all(_VALUE.fullmatch(value.decode("latin-1")) and value == value.strip() for _, value in headers(call, self._keys))
@@ -201,7 +212,7 @@ class Http2:
         )
         self._events = importlib.import_module("h2.events")
         self._connection = importlib.import_module("h2.connection").H2Connection(config)
-        self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=TIMEOUT_S)
+        self._socket = connected(self._port, self._tls)
         self._connection.initiate_connection()
 
     def _ask(self, streams: Sequence[_Stream]) -> None:
@@ -213,7 +224,7 @@ class Http2:
             call, number = stream.call, self._connection.get_next_available_stream_id()
             pseudo = [
                 (b":method", call.method.encode()),
-                (b":scheme", b"http"),
+                (b":scheme", b"http" if self._tls is None else b"https"),
                 (b":authority", authority),
                 (b":path", call.target.encode()),
             ]

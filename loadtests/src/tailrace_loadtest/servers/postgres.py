@@ -3,8 +3,10 @@
 Binaries come from Debian's `postgresql` (or `PG_BIN`). As root the server runs as the user `postgres`, because it refuses root.
 """
 
+import contextlib
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
@@ -15,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 INSTALL_HINT = "install PostgreSQL 15: apt-get install postgresql"
+_PORTS = (12_000, 30_000)
 
 
 class ServerMissing(RuntimeError):
@@ -22,10 +25,14 @@ class ServerMissing(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port of loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A TCP port of loopback that is free now. Below the ports that the kernel gives to outgoing connections, so that none of these takes it meanwhile;
+    at random, so that tests in several processes don't take each other's."""
+    for _ in range(100):
+        port = random.SystemRandom().randint(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError(f"no free port between {_PORTS[0]} and {_PORTS[1]}")
 
 
 def binaries() -> Path:

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import signal
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,7 @@ class Identity:
 class Tailrace:
     """A running stack: `with Tailrace(files, urls) as stack:`; `stack.url`, `stack.keys`.
 
-    `urls`: Secret name → database URL. `data_plane` false: Python alone on the same port. `threads` and `options` go to the data plane.
+    `urls`: Secret name → database URL; `secrets`: further Secrets. `authority`: the API has TLS, with a certificate that this file trusts. `data_plane` false: Python alone on the same port. `threads` and `options` go to the data plane.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class Tailrace:
         options: Iterable[str] = (),
         taskset: str | None = None,
         ready_s: float = READY_S,
+        secrets: Mapping[str, Mapping[str, str]] | None = None,
+        authority: Path | None = None,
     ) -> None:
         self.files = list(files)
         self.identity = identity or Identity(self.files)
@@ -78,7 +81,8 @@ class Tailrace:
         self.home = Path(tempfile.mkdtemp(prefix="tailrace-", dir="/var/tmp"))
         self.data = self.home / "data"
         self.port, self.admin, self.metrics = free_port(), free_port(), free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{'http' if authority is None else 'https'}://127.0.0.1:{self.port}"
+        self._tls = None if authority is None else ssl.create_default_context(cafile=authority)
         self.has_data_plane = data_plane
         self._threads, self._options, self._taskset = threads, list(options), taskset
         self._ready_s = ready_s
@@ -100,9 +104,11 @@ class Tailrace:
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": name, "namespace": self.identity.namespace},
-                "stringData": {"url": url},
+                "stringData": data,
             }
-            for name, url in urls.items()
+            for name, data in (
+                {name: {"url": url} for name, url in urls.items()} | {name: dict(data) for name, data in (secrets or {}).items()}
+            ).items()
         ]
         self.secrets.write_text(yaml.safe_dump_all(documents))
 
@@ -164,7 +170,7 @@ class Tailrace:
         last = "nothing"
         while time.monotonic() < end:
             try:
-                with urllib.request.urlopen(request, timeout=5):  # noqa: S310
+                with urllib.request.urlopen(request, timeout=5, context=self._tls):  # noqa: S310
                     return
             except urllib.error.HTTPError as error:
                 self.probes += [run_id for run_id in (error.headers.get("X-Run-Id"),) if run_id]

@@ -66,7 +66,7 @@ class _Database:
         else:
             self._free.release()
 
-    def session(self) -> tuple[Session, object]:
+    def session(self, deadline_s: float) -> tuple[Session, object]:
         """A session for reads; on a worker thread."""
         stamp = self.stamp()
         while self._idle:
@@ -74,7 +74,7 @@ class _Database:
             if its == stamp:
                 return session, stamp
             session.close()
-        return Session(stamp[0], False), stamp
+        return Session(stamp[0], False, deadline_s), stamp
 
     def give_back(self, session: Session, stamp: object) -> None:
         """Keeps it for the next call."""
@@ -199,7 +199,7 @@ class _Work:
     def first(self) -> tuple[list[Row], bool, bool]:
         """Opens and executes; the first chunk, whether it is the last, whether it stopped at the limit."""
         ask = self.ask
-        self._session, self._stamp = self.database.session()
+        self._session, self._stamp = self.database.session(ask.deadline_s)
         if self._left:
             raise StatementFailed(Failure.TIMEOUT)
         self._cursor = self._session.execute(ask.statement.sql, ask.values, ask.columns, ask.deadline_s)
@@ -218,7 +218,7 @@ class _Work:
     def change(self) -> tuple[Outcome, bool]:
         """The whole write; committed when it returns."""
         ask = self.ask
-        session = Session(self.database.stamp()[0], True)
+        session = Session(self.database.stamp()[0], True, self.ask.deadline_s)
         self._session = session
         try:
             if self._left:

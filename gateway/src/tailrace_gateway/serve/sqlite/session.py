@@ -44,10 +44,18 @@ def failure_of(error: apsw.Error, write: bool) -> StatementFailed:
     return StatementFailed(failure, f"{primary:05d}")
 
 
-class Session:
-    """A connection with its statement cache."""
+def _busy_ms(remaining_s: float) -> int:
+    """How long a lock is waited for."""
+    return max(1, round(min(remaining_s, BUSY_LIMIT_S) * 1000))
 
-    def __init__(self, path: Path, write: bool) -> None:
+
+class Session:
+    """A connection with its statement cache. It opens by the deadline, or fails with StatementFailed."""
+
+    def __init__(self, path: Path, write: bool, deadline_s: float) -> None:
+        remaining_s = deadline_s - time.monotonic()
+        if remaining_s <= 0:
+            raise StatementFailed(Failure.TIMEOUT)
         self._write = write
         self._deadline_s = 0.0
         self._left = threading.Event()
@@ -57,7 +65,7 @@ class Session:
             connection = apsw.Connection(
                 driver_uri(path, "rw" if write else "ro"), mode | apsw.SQLITE_OPEN_URI, statementcachesize=STATEMENTS
             )
-            connection.set_busy_timeout(round(BUSY_LIMIT_S * 1000))
+            connection.set_busy_timeout(_busy_ms(remaining_s))
             connection.pragma("trusted_schema", False)
             connection.pragma("foreign_keys", True)  # off by default in some builds
             if not write:
@@ -97,7 +105,7 @@ class Session:
             raise StatementFailed(Failure.TIMEOUT)
         cursor = self._connection.cursor()
         try:
-            self._connection.set_busy_timeout(max(1, round(min(remaining_s, BUSY_LIMIT_S) * 1000)))
+            self._connection.set_busy_timeout(_busy_ms(remaining_s))
             if columns is not None:
                 if not self._connection.in_transaction:
                     self._connection.execute("BEGIN")
