@@ -66,9 +66,9 @@ pub struct Limits {
     pub idle_time: Duration,
     /// A connection's answers say `Connection: close` after so long (± 10 %), so that clients find new pods.
     pub connection_age: Duration,
-    /// Unsent output above which a connection is read no further and streams wait, bytes.
+    /// Unsent output above which a connection is read no further, bytes.
     pub high_water: usize,
-    /// The same of one stream of HTTP/2, bytes.
+    /// Unsent output above which nothing more is made of an answer that comes in parts, over any HTTP, bytes.
     pub stream_high_water: usize,
     /// Streams of HTTP/2 that one connection may have open.
     pub streams: u32,

@@ -13,8 +13,8 @@ use std::alloc::System;
 static COUNTED: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const READERS: usize = 10;
-/// What one of them may cost, bytes: 1 MiB of answer in a buffer that grows by doubling, five pieces of rows on their way, a read.
-const EACH: usize = 3 << 20;
+/// What one of them may cost, bytes: 256 KiB of answer in a buffer that grows by doubling, six pieces of rows on their way, a read.
+const EACH: usize = 3 << 19;
 
 fn live() -> usize {
     let stats = COUNTED.stats();

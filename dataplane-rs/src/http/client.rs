@@ -407,14 +407,6 @@ impl Client {
         matches!(&self.way, Way::Stream(stream) if stream.ended())
     }
 
-    /// Unsent output above which nothing more is made for it, bytes.
-    pub fn high_water(&self, limits: &Limits) -> usize {
-        match &self.way {
-            Way::Socket(_) | Way::Bundle(_) => limits.high_water,
-            Way::Stream(_) => limits.high_water.min(limits.stream_high_water),
-        }
-    }
-
     /// An answer that may be large may be made for it now.
     pub fn take_place(&mut self, limits: &Limits) -> bool {
         match &mut self.way {

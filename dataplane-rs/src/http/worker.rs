@@ -269,7 +269,9 @@ pub async fn room(worker: &Worker, ticket: Ticket) -> bool {
             if client.generation != ticket.generation || client.gone {
                 return false;
             }
-            if client.output.turn(ticket.number) && client.output.backlog() <= client.high_water(&worker.limits) {
+            // Less than what may wait of small answers: what a slow reader has taken is asked for in pieces that hold up nobody.
+            let most = worker.limits.high_water.min(worker.limits.stream_high_water);
+            if client.output.turn(ticket.number) && client.output.backlog() <= most {
                 return true;
             }
             client.signal()
