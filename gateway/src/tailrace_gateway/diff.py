@@ -4,7 +4,7 @@ A change is told for every live ApiKey it reaches (and for the role itself, if n
 (another SQL text) is said to be so. Never tells a value, a secret or SQL.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
@@ -46,20 +46,24 @@ class Change:
     who: tuple[str, ...] = ()
 
 
-def differences(old: ResourceState, new: ResourceState) -> list[Change]:
-    """Every change, worst effects first."""
+def differences(old: ResourceState, new: ResourceState, elsewhere: Mapping[Ref, frozenset[str]] | None = None) -> list[Change]:
+    """Every change, worst effects first. `elsewhere`: by API, the other namespaces that it admits now; their keys count where an entry has their role."""
     changes: set[Change] = set()
     for ref in old.query_apis.keys() | new.query_apis.keys():
-        changes |= set(_api(ref, old, new))
+        changes |= set(_api(ref, old, new, (elsewhere or {}).get(ref, frozenset())))
     order = list(Effect)
     return sorted(changes, key=lambda change: (order.index(change.effect), change.subject, change.message, change.who))
 
 
-def _keys(state: ResourceState, ref: Ref) -> dict[Ref, ApiKey]:
+def _keys(state: ResourceState, ref: Ref, elsewhere: frozenset[str]) -> dict[Ref, ApiKey]:
+    api = state.query_apis.get(ref)
+    roles = {role for entry in (api.spec.allow_keys_from if api is not None else ()) for role in entry.roles}
     return {
         key_ref: key
         for key_ref, key in state.api_keys.items()
-        if key_ref.namespace == ref.namespace and key.api_ref == ref and not key.spec.suspended
+        if key.api_ref == ref
+        and not key.spec.suspended
+        and (key_ref.namespace == ref.namespace or (key_ref.namespace in elsewhere and key.spec.role in roles))
     }
 
 
@@ -73,9 +77,9 @@ def _granted(api: QueryAPI, role: Role) -> dict[str, Query]:
     return {query.name: query for query in api.spec.queries if any(glob_matches(glob, query.name) for glob in role.queries)}
 
 
-def _api(ref: Ref, old: ResourceState, new: ResourceState) -> Iterator[Change]:
+def _api(ref: Ref, old: ResourceState, new: ResourceState, elsewhere: frozenset[str]) -> Iterator[Change]:
     before, after = _whole(old, ref), _whole(new, ref)
-    keys_before, keys_after = _keys(old, ref), _keys(new, ref)
+    keys_before, keys_after = _keys(old, ref, elsewhere), _keys(new, ref, elsewhere)
     if before is None:
         yield Change(Effect.ADDS, f"API {ref}", "is new", tuple(sorted(map(str, keys_after))))
         return

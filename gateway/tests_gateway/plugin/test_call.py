@@ -61,6 +61,14 @@ def test_a_write_is_posted(shop: FakeKubectl, tailrace: Run) -> None:
     assert (method, path, headers["Idempotency-Key"]) == ("POST", "/q/rename?id=1&name=x", "k")
 
 
+def test_json_goes_into_the_body(shop: FakeKubectl, tailrace: Run) -> None:
+    serve(shop, POST=ROW)
+    assert tailrace("call", "customer_by_id", "id=1", 'tags:=["a,b", "c"]', "none:=null", "url=x:=y", "--api-key", "desk")[0] == 0
+    [[method, path, headers]] = requests(shop)
+    assert (method, path, headers["Content-Type"]) == ("POST", "/q/customer_by_id?id=1&url=x%3A%3Dy", "application/json")
+    assert int(headers["Content-Length"]) == len('{"tags": ["a,b", "c"], "none": null}')
+
+
 def test_a_refusal_is_printed_and_exits_1(shop: FakeKubectl, tailrace: Run) -> None:
     serve(shop, GET=(403, {}, '{"code":"forbidden"}'))
     assert tailrace("call", "rename2", "--api-key", "desk") == (1, '{"code":"forbidden"}\n', "HTTP/1.0 403 Forbidden\n")
@@ -89,6 +97,8 @@ def test_what_is_missing_is_said(shop: FakeKubectl, tailrace: Run, words: list[s
         ["../status"],
         ["q", "secret-value"],
         ["q", "=x"],
+        ["q", ":=1"],
+        ["q", "x:=secret-value"],
         ["q", "-H", "X-API-Key: k"],
         ["q", "-H", "bad"],
         ["q", "--key", "f", "--api-key", "k"],

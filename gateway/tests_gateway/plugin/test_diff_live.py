@@ -104,3 +104,28 @@ def test_usage(live: FakeKubectl, tailrace: Run, tmp_path: Path) -> None:
 def test_what_cant_be_read_is_no_answer(kubectl: FakeKubectl, tailrace: Run, tmp_path: Path) -> None:
     kubectl.answers("get queryapis", err="Error from server (Forbidden): queryapis is forbidden\n", code=1)
     assert tailrace("diff", "-f", file(tmp_path, api()), "-n", "retail")[0] == 1
+
+
+ELSEWHERE = [{"namespaces": {"matchLabels": {"team": "sales"}}, "roles": ["analyst"]}]
+
+
+def test_keys_of_other_namespaces_count(kubectl: FakeKubectl, tailrace: Run, tmp_path: Path) -> None:
+    shop = query_api(namespaces=[{"name": "sales", "entry": "0123456789abcdef"}])
+    shop["spec"] = {**shop["spec"], "allowKeysFrom": ELSEWHERE}
+    other = api_key("other", "analyst", namespace="sales")
+    other["spec"]["queryApiRef"] = {"name": "another", "namespace": "sales"}
+    kubectl.answers(r"\[retail\] get queryapis", items(shop, api_key("desk", "support"), run_store()))
+    kubectl.answers(r"\[sales\] get apikeys", items(api_key("bot", "analyst", namespace="sales"), other))
+    code, out, err = tailrace("diff", "-f", file(tmp_path, api(roles=UNMASKED, allowKeysFrom=ELSEWHERE)), "-n", "retail")
+    assert (code, err) == (1, "")
+    assert out == "who sees or may do more\n  role analyst: customers.email is not masked any more  [sales/bot]\n"
+
+
+def test_keys_that_cant_be_read_are_told(kubectl: FakeKubectl, tailrace: Run, tmp_path: Path) -> None:
+    shop = query_api(namespaces=[{"name": "sales", "entry": "0123456789abcdef"}])
+    shop["spec"] = {**shop["spec"], "allowKeysFrom": ELSEWHERE}
+    kubectl.answers(r"\[retail\] get queryapis", items(shop, run_store()))
+    kubectl.answers(r"\[sales\] get apikeys", err="Error from server (Forbidden): apikeys is forbidden\n", code=1)
+    code, _, err = tailrace("diff", "-f", file(tmp_path, api(allowKeysFrom=ELSEWHERE)), "-n", "retail")
+    assert code == 0
+    assert "keys of namespace sales are left out" in err

@@ -33,7 +33,8 @@ def main(given: argparse.Namespace, console: Console) -> int:
     if faults:
         console.note("both sides must be free of faults to be compared: see `tailrace check --offline`")
         return 1
-    return show(differences(*states), console)
+    old, new = states
+    return show(differences(old, new), console)
 
 
 def show(changes: list[Change], console: Console) -> int:

@@ -7,6 +7,7 @@ or a file.
 import argparse
 import base64
 import binascii
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -40,16 +41,19 @@ def main(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> int:
     found = read(kubectl)
     api = choose(found, given.api)
     key = file_key(given.key) if given.key is not None else secret_key(kubectl, api, found, given.api_key)
-    arguments = [tuple(word.split("=", 1)) for word in given.arguments]
+    body = _body(given.arguments)
+    arguments = [tuple(word.split("=", 1)) for word in given.arguments if not _is_json(word)]
     path = f"/q/{quote(given.query)}" + (f"?{urlencode(arguments)}" if arguments else "")
     headers = [("X-API-Key", key), *(_header(line) for line in given.header)]
-    method = "POST" if given.post or is_write(api, given.query) else "GET"
+    if body is not None:
+        headers.append(("Content-Type", "application/json"))
+    method = "POST" if given.post or body is not None or is_write(api, given.query) else "GET"
     with (
         kubectl.forward(f"service/{api.ref.name}", SERVICE_PORT, api.ref.namespace) as port,
         httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=ANSWER_S, follow_redirects=False) as client,
     ):
         try:
-            with client.stream(method, path, headers=headers) as answer:
+            with client.stream(method, path, headers=headers, content=body) as answer:
                 return _show(answer, console, head=given.include)
         except httpx.HTTPError as error:
             raise NotFound(f"no answer from {api.ref} ({type(error).__name__}): see kubectl tailrace status {api.ref.name}") from None
@@ -60,8 +64,10 @@ def _wrong(given: argparse.Namespace) -> str | None:
     if not _QUERY.fullmatch(given.query):
         return f"{given.query!r} is not a query's name"
     for word in given.arguments:
-        if "=" not in word or word.startswith("="):
+        if "=" not in word or word.startswith(("=", ":=")):
             return "arguments are NAME=VALUE"  # The word may be a value: it is not repeated.
+        if _is_json(word) and not _reads(word.split(":=", 1)[1]):
+            return "what stands behind := is no JSON"
     for line in given.header:
         name, colon, value = line.partition(":")
         if not colon or not _NAME.fullmatch(name) or not value.strip().isprintable():
@@ -69,6 +75,25 @@ def _wrong(given: argparse.Namespace) -> str | None:
         if name.lower() in ("x-api-key", "authorization"):
             return "the key is given by --key FILE or --api-key NAME"
     return None
+
+
+def _is_json(word: str) -> bool:
+    """NAME:=JSON."""
+    return word.partition("=")[0].endswith(":")
+
+
+def _reads(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _body(words: Sequence[str]) -> str | None:
+    """A JSON object of the NAME:=JSON, each value as it was written; None without one."""
+    pairs = [word.split(":=", 1) for word in words if _is_json(word)]
+    return "{" + ", ".join(f"{json.dumps(name)}: {text}" for name, text in pairs) + "}" if pairs else None
 
 
 def _header(line: str) -> tuple[str, str]:

@@ -96,7 +96,12 @@ def parser() -> Parser:
         "Rights: get of the resources and Services, list of pods, pods/portforward, and for --api-key get of its Secret (role edit).",
     )
     call.add_argument("query", metavar="QUERY", help="name of the query")
-    call.add_argument("arguments", metavar="NAME=VALUE", nargs="*", help="its parameters, and page_size, cursor or format")
+    call.add_argument(
+        "arguments",
+        metavar="NAME=VALUE",
+        nargs="*",
+        help="its parameters, and page_size, cursor or format; NAME:=JSON for a list whose elements hold commas, or null",
+    )
     api(call)
     holder = call.add_mutually_exclusive_group()
     holder.add_argument("--key", metavar="FILE", type=Path, help="file with the key (- for standard input)")

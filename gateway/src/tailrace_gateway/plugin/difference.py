@@ -10,7 +10,7 @@ from tailrace_gateway.console import Console
 from tailrace_gateway.diff import differences
 from tailrace_gateway.plugin.kubectl import Kubectl, Object
 from tailrace_gateway.plugin.live import config_maps, file_reading, live_readings, namespaces, overlaid, state_of, without_broken_keys
-from tailrace_gateway.plugin.scope import KINDS, NotFound
+from tailrace_gateway.plugin.scope import KINDS, NotFound, admitted_by, foreign_keys
 from tailrace_gateway.resources.files import SUFFIXES
 from tailrace_gateway.resources.manifest import SIZE_LIMIT_BYTES
 from tailrace_gateway.resources.merging import FileReading
@@ -29,7 +29,10 @@ def main(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> int:
         return EXIT_USAGE
     current = kubectl.current_namespace()
     files = [file_reading(name, text, current) for name, text in _texts(given, kubectl)]
-    live, broken = without_broken_keys(live_readings(_objects(kubectl, files)))
+    items, notes = _objects(kubectl, files)
+    for note in notes:
+        console.note(note)
+    live, broken = without_broken_keys(live_readings(items))
     for located in broken:
         _tell(located, console, "is left out")
     old = state_of(live)
@@ -39,7 +42,7 @@ def main(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> int:
             _tell(located, console)
         console.note("both sides must be free of faults to be compared: see `tailrace check --offline`, `kubectl tailrace status`")
         return 1
-    return show(differences(old, new), console)
+    return show(differences(old, new, admitted_by(items)), console)
 
 
 def _tell(located: Located, console: Console, what: str = "") -> None:
@@ -74,9 +77,12 @@ def _text(path: Path) -> str:
         raise NotFound(f"{path} is over 16 MiB") from None
 
 
-def _objects(kubectl: Kubectl, files: list[FileReading]) -> list[Object]:
-    """All of our kinds in the files' namespaces, and the ConfigMaps that queries are in, before or after."""
+def _objects(kubectl: Kubectl, files: list[FileReading]) -> tuple[list[Object], list[str]]:
+    """All of our kinds in the files' namespaces, keys of other namespaces for their APIs, the ConfigMaps that queries are in, before or after;
+    and what is to be said of keys that the user can't read."""
     items = [item for namespace in sorted(namespaces(files)) for item in kubectl.get(KINDS, namespace=namespace)]
+    foreign, notes = foreign_keys(kubectl, items)
+    items += foreign
     for ref in sorted(config_maps([*files, *live_readings(items)])):
         items += kubectl.get("configmaps", ref.name, namespace=ref.namespace)
-    return items
+    return items, notes

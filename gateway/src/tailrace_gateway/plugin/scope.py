@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tailrace_contract.ids import Ref
 from tailrace_contract.resource import GROUP
 
-from tailrace_gateway.plugin.kubectl import Kubectl, KubectlFailed
+from tailrace_gateway.plugin.kubectl import Kubectl, KubectlFailed, Object
 from tailrace_gateway.plugin.objects import ApiObject, Objects, PodObject, objects, pods
 
 KINDS = f"queryapis.{GROUP},apikeys.{GROUP},runstores.{GROUP}"
@@ -35,6 +35,28 @@ def read_foreign_keys(kubectl: Kubectl, found: Objects) -> tuple[Objects, list[s
         except KubectlFailed as failed:
             notes.append(f"keys of namespace {namespace} are not shown: {failed}")
     return Objects(found.apis, tuple(keys), found.stores), notes
+
+
+def admitted_by(items: Sequence[Object]) -> dict[Ref, frozenset[str]]:
+    """By QueryAPI, the other namespaces whose keys it admits."""
+    return {api.ref: frozenset(each.name for each in api.status.namespaces) for api in objects(items).apis}
+
+
+def foreign_keys(kubectl: Kubectl, items: Sequence[Object]) -> tuple[list[Object], list[str]]:
+    """ApiKeys of other namespaces that name one of these APIs and stand where it admits them, and what is to be said of those that can't be read."""
+    admitted = admitted_by(items)
+    refs = set(admitted)
+    others = frozenset[str]().union(*admitted.values()) - {ref.namespace for ref in refs}
+    keys: list[Object] = []
+    notes: list[str] = []
+    for namespace in sorted(others):
+        try:
+            there = kubectl.get(f"apikeys.{GROUP}", namespace=namespace)
+        except KubectlFailed as failed:
+            notes.append(f"keys of namespace {namespace} are left out: {failed}")
+            continue
+        keys += [each for each in there if any(key.api in refs for key in objects([each]).keys)]
+    return keys, notes
 
 
 def choose(found: Objects, name: str | None) -> ApiObject:
