@@ -59,6 +59,14 @@ ALONE = {
 """Codes of `notCoalescedBecause` for people; an unknown one is shown as it is."""
 
 
+GIVEN_UP = {
+    "unequal": "one statement for several callers answered otherwise than one each",
+    "shape": "its rows had another form than one caller's",
+    "refused": "the database refused it again and again",
+}
+"""Why a data plane stopped (`uncoalesced` of docs/contract.md), for people; an unknown one is shown as it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One result column and what covers it (empty: nothing)."""

@@ -14,7 +14,7 @@ from tailrace_contract.document import read
 from tailrace_contract.queryapi import QueryAPI
 from tailrace_gateway.plugin.question import documents, groups_of, queries_for
 
-from .conftest import FakeKubectl, api_key, condition, items, pod, query_api
+from .conftest import FakeKubectl, api_key, condition, items, pod, pod_says, query_api
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -58,6 +58,22 @@ def test_keys_that_see_the_same_are_asked_for_once(shop: FakeKubectl, tailrace: 
     assert len(set(secret["stringData"].values())) == 3
     assert [(key["spec"]["role"], key["spec"]["bind"]) for key in keys] == [("support", {}), ("support", {"id": 42}), ("analyst", {})]
     assert all(isinstance(read(each), list) is False for each in (api, store, *keys))
+
+
+def test_what_pods_gave_up_is_told(shop: FakeKubectl, tailrace: Run) -> None:
+    shop.answers("exec", [admission("retail/k0", "support", coalesced=True)], stdin=True)
+    report = {
+        "queries": {
+            "total": 2,
+            "served": 2,
+            "stopped": [{"name": "customer_by_id", "reason": "unequal"}, {"name": "other", "reason": "shape"}],
+        }
+    }
+    shop.answers("port-forward .*pod/shop-a :9090", serve={"GET": [200, {}, json.dumps(pod_says(gateway=report))]})
+    code, _, err = tailrace("explain", "customer_by_id", "-n", "retail")
+    assert code == 0
+    assert "pod retail/shop-a gave up shared statements of customer_by_id: one statement for several callers answered otherwise" in err
+    assert "other" not in err.replace("otherwise", "")
 
 
 def test_one_role(shop: FakeKubectl, tailrace: Run) -> None:

@@ -1,19 +1,25 @@
-"""`tailrace explain`: the admission lineage, compiled against the live databases. IO: reads files and databases; writes nothing that stays."""
+"""`tailrace explain`: the admission lineage, compiled against the live databases. IO: reads files and databases, asks a data plane
+that runs on the same directory; writes nothing that stays."""
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
 
+import httpx
 from tailrace_contract.duration import format_duration
+from tailrace_contract.plan import QueryPlan
 
 from tailrace_gateway import console as ink
 from tailrace_gateway.cli import EXIT_USAGE
 from tailrace_gateway.commands.check import STANDARD_INPUT, check, read, with_standard_input
 from tailrace_gateway.compile.compiler import Compiler
 from tailrace_gateway.console import Console
-from tailrace_gateway.explain import Admission, admissions
+from tailrace_gateway.explain import GIVEN_UP, Admission, admissions
+
+ANSWER_S = 5.0
 
 
 def main(given: argparse.Namespace, console: Console) -> int:
@@ -28,6 +34,10 @@ def main(given: argparse.Namespace, console: Console) -> int:
         checked = check(state, Path(folder), given.api, compiler, console)
         for located in state.findings:
             console.note(f"{located.where}: {located.finding.message} ({located.finding.hint})")
+        for note in _given_up(
+            given.data, [query for _, compiled in checked.compiled.values() for query in compiled.assembled.snapshot.queries]
+        ):
+            console.note(note)
         found = [
             admission
             for spec, compiled in checked.compiled.values()
@@ -41,6 +51,23 @@ def main(given: argparse.Namespace, console: Console) -> int:
     if not found:
         console.note(_why_none(given.query, [query.name for spec, _ in checked.compiled.values() for query in spec.queries]))
     return 1 if state.findings or not found else 0
+
+
+def _given_up(data: Path, queries: list[QueryPlan]) -> Iterator[str]:
+    """What to say of versions whose callers shared statements until the data plane that runs on this directory stopped it; nothing if none runs."""
+    socket = data / "run" / "dataplane.sock"
+    if not socket.exists():
+        return
+    try:
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(socket)), timeout=ANSWER_S) as client:
+            answer = client.get("http://dataplane/plans")
+        stopped = {(each["query"], each["version"]): str(each["reason"]) for each in answer.json()["uncoalesced"]}
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        yield f"the data plane on {data} did not say whether it gave up shared statements"
+        return
+    for query in queries:
+        if (reason := stopped.get((query.name, query.version))) is not None:
+            yield f"the data plane on {data} gave up shared statements of {query.name}: {GIVEN_UP.get(reason, reason)}"
 
 
 def _why_none(wanted: str | None, queries: list[str]) -> str:

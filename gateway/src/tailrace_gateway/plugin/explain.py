@@ -6,6 +6,7 @@ and answers with names. Needs the right `pods/exec` (role `edit`). What pods hav
 
 import argparse
 import secrets
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from difflib import get_close_matches
 
@@ -14,13 +15,14 @@ from tailrace_contract.apikey import ApiKey
 
 from tailrace_gateway.commands.explain import show
 from tailrace_gateway.console import Console
-from tailrace_gateway.explain import Admission
+from tailrace_gateway.explain import GIVEN_UP, Admission
 from tailrace_gateway.plugin.kubectl import Kubectl
 from tailrace_gateway.plugin.live import config_maps, live_readings, state_of
 from tailrace_gateway.plugin.objects import ApiObject, KeyObject, condition
 from tailrace_gateway.plugin.question import Groups, documents, groups_of, name_of, queries_for
 from tailrace_gateway.plugin.runs import GATEWAY, PROGRAM
-from tailrace_gateway.plugin.scope import NotFound, a_pod, choose, read, read_foreign_keys
+from tailrace_gateway.plugin.scope import NotFound, a_pod, choose, pods_of, read, read_foreign_keys
+from tailrace_gateway.plugin.status import ask
 from tailrace_gateway.resources.state import ResourceState
 
 MEMORY = "/dev/shm"  # noqa: S108 (in the container: the mounted Secrets are copied there for the moment, and must not reach a disk)
@@ -51,6 +53,9 @@ def main(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> int:
     admissions = _answered(printed, chosen, groups)
     for note in (*notes, *broken, *(f"key {ref} sees nothing: {why}" for ref, why in groups.refused)):
         console.note(note)
+    if shared := {each.query for each in admissions if each.coalesced}:
+        for note in _given_up(kubectl, chosen, shared):
+            console.note(note)
     ready = condition(chosen.status, "Ready")
     if ready is None or ready.status != "True" or chosen.status.observed_generation != chosen.generation:
         console.note(f"{chosen.ref} is not Ready: its pods may serve an earlier state (kubectl tailrace status {chosen.ref.name})")
@@ -60,6 +65,17 @@ def main(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> int:
     else:
         show(admissions, console)
     return 0 if admissions else 1
+
+
+def _given_up(kubectl: Kubectl, chosen: ApiObject, queries: set[str]) -> Iterator[str]:
+    """What to say of queries whose callers shared statements until a pod's data plane stopped it, by asking all pods."""
+    for name, answer in sorted(ask(kubectl, pods_of(kubectl, chosen)).items()):
+        if isinstance(answer, str):
+            yield f"whether pod {name} gave up shared statements can't be told: it {answer}"
+        elif answer.gateway is not None:
+            for each in answer.gateway.queries.stopped:
+                if each.name in queries:
+                    yield f"pod {name} gave up shared statements of {each.name}: {GIVEN_UP.get(each.reason, each.reason)}"
 
 
 def _state(kubectl: Kubectl, chosen: ApiObject) -> ResourceState:

@@ -119,6 +119,25 @@ class RunsSeen(Seen):
     failing: bool = False
 
 
+class StoppedSeen(Seen):
+    """A query whose callers don't share statements any more."""
+
+    name: str
+    reason: str = ""
+
+
+class QueriesSeen(Seen):
+    """What became of the queries."""
+
+    stopped: tuple[StoppedSeen, ...] = ()
+
+
+class GatewaySeen(Seen):
+    """The gateway's report."""
+
+    queries: Annotated[QueriesSeen, Field(default_factory=QueriesSeen)]
+
+
 class PodStatus(Seen):
     """The data plane's `/status`."""
 
@@ -126,6 +145,7 @@ class PodStatus(Seen):
     started: str
     draining: bool = False
     gateway_up: bool
+    gateway: GatewaySeen | None = None
     snapshot: SnapshotSeen | None = None
     runs: Annotated[RunsSeen, Field(default_factory=RunsSeen)]
 
