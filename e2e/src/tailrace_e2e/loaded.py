@@ -63,6 +63,9 @@ class Loaded:
         book = ledger(self.loader, self.shop.space)
         for outcome in outcomes:
             print(f"\n{what}, {self.pods} pods: {outcome}; {book}")  # noqa: T201 (the result, for `pytest -s`)
+        if any(outcome.failed for outcome in outcomes):
+            words = ("logs", "-l", "tailrace.dev/queryapi=shop", "--all-containers", "--prefix", "--tail=60")
+            print(self.shop.space(*words, check=False))  # noqa: T201 (the namespace is gone when the testbed's logs are taken)
         for outcome in outcomes:
             assert outcome.failed == 0
             assert outcome.refused == 0
