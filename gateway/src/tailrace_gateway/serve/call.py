@@ -69,6 +69,9 @@ async def _unless_left(exchange: Exchange, work: "asyncio.Future[None]") -> None
     leaving = asyncio.ensure_future(exchange.left())
     try:
         await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not work.done() and exchange.started and exchange.request.method == "HEAD":
+            # A stream's head was all that it asked for: who has it may go.
+            await asyncio.wait((work,))
         if not work.done():
             exchange.left_early = True
             work.cancel()
