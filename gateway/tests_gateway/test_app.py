@@ -399,6 +399,39 @@ async def test_json_that_fails_behind_its_head_is_not_json(api: Api) -> None:
     assert (api.memory.last.status, api.memory.last.code, api.memory.last.rows) == (200, "database_error", len(api.answers.rows))
 
 
+async def test_who_asked_for_a_streams_head_may_go_when_it_has_it(api: Api) -> None:
+    """The record says 200 and all rows, as the data plane's does."""
+
+    class Late(Answers):
+        async def stream(self, ask: Ask) -> AsyncGenerator[Rows | Done, None]:
+            yield Rows([[b"1", b"ann@example.com"]])
+            for _ in range(10):
+                await asyncio.sleep(0)
+            yield Rows([[b"2", b"bob@example.com"]])
+            yield Done()
+
+    api.serving._executors = {Engine.POSTGRES: Late()}
+    has_head = asyncio.Event()
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> dict[str, object]:
+        for message in asked:
+            return message
+        await has_head.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        has_head.set()
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "HEAD", "scheme": "http", "path": "/q/endless",
+        "raw_path": b"/q/endless", "query_string": b"format=csv", "root_path": "", "client": ("127.0.0.1", 5),
+        "server": ("t", 80), "headers": [(b"host", b"t"), (b"x-api-key", KEY.encode())],
+    }  # fmt: skip
+    await api.app(scope, receive, send)
+    assert (api.memory.last.status, api.memory.last.code, api.memory.last.rows) == (200, "", 2)
+
+
 async def test_of_a_stream_that_nobody_reads_one_piece_is_held(api: Api) -> None:
     class Counting(Answers):
         given = 0
