@@ -285,7 +285,7 @@ fn a_late_batch_is_504_once_and_its_query_leaves_the_lane() {
     let single = query("slow", "one", vec![param("id", "integer")], columns(stack.table), statement(&sql("$1"), &[20]));
     let mut single = coalesced(single, &sql("b.p1"), &[INT8_ARRAY], 0);
     single["timeoutMs"] = json!(1000);
-    stack.serve(vec![single.clone()]);
+    stack.serve(vec![single]);
     stack.coalesce("/q/slow?id=7");
     let mut wire = stack.plane.connect();
     let (mut late, mut right) = (0, 0);

@@ -39,6 +39,8 @@ def calm(loaded: Loaded, since: datetime) -> bool:
     lease = Kubectl("kube-node-lease").list("lease")
     renewed = [datetime.fromisoformat(each["spec"]["renewTime"]) for each in lease]
     pods = loaded.shop.space.list("pod", "app=shop-postgres")
+    assert renewed
+    assert pods
     return all(each > since + LEASE for each in renewed) and all(condition(each, "Ready").get("status") == "True" for each in pods)
 
 

@@ -239,7 +239,7 @@ class QueryPlan(Plan):
     unbounded: bool = False
     """JSON of `many` without `page` is a stream of every row."""
     shared: bool = False
-    """May be promoted to the shared lane: one read-only statement, short timeout, no per-caller session."""
+    """May be promoted to the shared lane: one read-only statement with a bounded answer, nothing volatile, no per-caller session."""
     exclusive_because: str = ""
     """Why `shared` is false, for `explain`; a code, never SQL."""
     coalesce: CoalescePlan | None = None

@@ -164,3 +164,21 @@ fn unhex(text: &str) -> Option<[u8; 32]> {
     }
     Some(out)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn digests_are_equal_where_their_bytes_are(bytes: [u8; 32], at in 0..32_usize, flipped in 1..=255_u8) {
+            let mut other = bytes;
+            if let Some(byte) = other.get_mut(at) {
+                *byte ^= flipped;
+            }
+            prop_assert!(Digest::new(bytes) == Digest::new(bytes));
+            prop_assert!(Digest::new(bytes) != Digest::new(other), "a difference in byte {} counts, also behind the word that is hashed", at);
+        }
+    }
+}

@@ -3,7 +3,7 @@
 Rejects with `KubectlFailed` what kubectl rejects, and with `NotFound` what isn't there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from tailrace_contract.ids import Ref
 from tailrace_contract.resource import GROUP
@@ -28,13 +28,8 @@ def read_foreign_keys(kubectl: Kubectl, found: Objects) -> tuple[Objects, list[s
     """Also the keys of other namespaces that an API admits, and what is to be said of those that the user can't read."""
     own = {api.ref.namespace for api in found.apis}
     others = {each.name for api in found.apis for each in api.status.namespaces} - own
-    keys, notes = list(found.keys), []
-    for namespace in sorted(others):
-        try:
-            keys += objects(kubectl.get(f"apikeys.{GROUP}", namespace=namespace)).keys
-        except KubectlFailed as failed:
-            notes.append(f"keys of namespace {namespace} are not shown: {failed}")
-    return Objects(found.apis, tuple(keys), found.stores), notes
+    items, notes = _keys_in(kubectl, others, "not shown")
+    return Objects(found.apis, (*found.keys, *objects(items).keys), found.stores), notes
 
 
 def admitted_by(items: Sequence[Object]) -> dict[Ref, frozenset[str]]:
@@ -47,16 +42,20 @@ def foreign_keys(kubectl: Kubectl, items: Sequence[Object]) -> tuple[list[Object
     admitted = admitted_by(items)
     refs = set(admitted)
     others = frozenset[str]().union(*admitted.values()) - {ref.namespace for ref in refs}
-    keys: list[Object] = []
+    items, notes = _keys_in(kubectl, others, "left out")
+    return [each for each in items if any(key.api in refs for key in objects([each]).keys)], notes
+
+
+def _keys_in(kubectl: Kubectl, namespaces: Collection[str], fate: str) -> tuple[list[Object], list[str]]:
+    """All ApiKeys of these namespaces, and a note of each namespace whose can't be read: what becomes of them is their `fate`."""
+    items: list[Object] = []
     notes: list[str] = []
-    for namespace in sorted(others):
+    for namespace in sorted(namespaces):
         try:
-            there = kubectl.get(f"apikeys.{GROUP}", namespace=namespace)
+            items += kubectl.get(f"apikeys.{GROUP}", namespace=namespace)
         except KubectlFailed as failed:
-            notes.append(f"keys of namespace {namespace} are left out: {failed}")
-            continue
-        keys += [each for each in there if any(key.api in refs for key in objects([each]).keys)]
-    return keys, notes
+            notes.append(f"keys of namespace {namespace} are {fate}: {failed}")
+    return items, notes
 
 
 def choose(found: Objects, name: str | None) -> ApiObject:
