@@ -66,7 +66,8 @@ build: ## Release builds of the data plane and the load generator
 	cargo build --release --workspace
 
 WORKERS ?= 2
-test: venv ## Every test that needs no cluster (WORKERS=2: processes that the Python ones are spread over, by file)
+# The release build comes first: built by the first Python test that needs it, it would have that one's time limit.
+test: venv build ## Every test that needs no cluster (WORKERS=2: processes that the Python ones are spread over, by file)
 	cargo test --workspace
 	pytest -n $(WORKERS) --dist loadfile
 
