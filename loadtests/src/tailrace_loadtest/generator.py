@@ -28,7 +28,7 @@ def program(name: str, package: str, variable: str, profile: str = "release") ->
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     built = target / ("debug" if profile == "dev" else profile) / name
     if shutil.which("cargo"):
-        command = ["cargo", "build", "-q", "--profile", profile, "-p", package, "--bin", name]
+        command = ["cargo", "build", "-q", "--profile", profile, "--workspace"]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             raise ProgramMissing(f"{name} does not build:\n{done.stderr[-4000:]}")
