@@ -5,6 +5,7 @@ import hashlib
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -360,6 +361,10 @@ def test_http_1_0_gets_bodies_without_chunks(worker: Worker) -> None:
         (b"GET /\xff HTTP/1.1\r\nHost: a\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"y" * 17_000 + b"\r\n\r\n", b"431"),
         (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 101 + b"\r\n", b"431"),
+        (b"B" * 17_000, b"431"),
+        (b"BR@W / HTTP/1.1\r\nHost: a\r\n\r\n", b"400"),
+        (b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n", b"400"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"400"),
     ],
 )
 def test_what_is_not_http_gets_a_bare_answer(worker: Worker, data: bytes, status: bytes) -> None:
@@ -368,6 +373,28 @@ def test_what_is_not_http_gets_a_bare_answer(worker: Worker, data: bytes, status
         answer = read_all(connection)
     assert answer.startswith(b"HTTP/1.1 " + status)
     assert answer.endswith(b"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+
+@pytest.mark.parametrize("method", ["BREW", "get", "GETS", "CONNECT", "PRI", "M-SEARCH", "PROPFIND", "P!"])
+def test_any_method_is_405_after_the_key(worker: Worker, method: str) -> None:
+    with connect(worker) as connection:
+        connection.sendall(f"{method} /q/echo?n=7 HTTP/1.1\r\nHost: t\r\n\r\n".encode())
+        assert connection.recv(12, socket.MSG_WAITALL) == b"HTTP/1.1 401"
+    with connect(worker) as connection:
+        # Bodies of both kinds and an empty line stand in front of the next call, and nothing of them is taken for one.
+        body = b"BREW /q/echo HTTP/1.1\r\n\r\n"
+        connection.sendall(
+            request("/q/echo?n=7", f"Content-Length: {len(body)}", method=method)
+            + body
+            + request("/q/unknown", "Transfer-Encoding: chunked", method=method)
+            + b"%x\r\n%b\r\n0\r\nT: t\r\n\r\n\r\n" % (len(body), body)
+            + request("/catalog", method=method)
+            + request("/q/echo?n=9", "Connection: close")
+        )
+        answers = read_all(connection)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"405", b"404", b"405", b"200"]
+    assert re.findall(rb"(?im)^allow: (.*?)\r$", answers) == [b"GET, HEAD, POST, OPTIONS", b"GET, HEAD, OPTIONS"]
+    assert answers.endswith(b'{"n":9}')
 
 
 def test_a_new_snapshot_is_served_and_a_bad_one_is_not(worker: Worker) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from tailrace_gateway.boundaries import HEAD_LIMIT_BYTES, Boundaries, MethodTooLong
 from tailrace_gateway.settings import Address
 
-HEAD_LIMIT_BYTES = 16 * 1024
 HEADERS_LIMIT = 100
 HEAD_DEADLINE_S = 10.0
 IDLE_S = 75
@@ -29,12 +29,18 @@ _BARE = {400: b"400 Bad Request", 408: b"408 Request Timeout", 431: b"431 Reques
 
 
 class BareProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, less its own error page, with limits of a head's size and time."""
+    """uvicorn's protocol, less its own error page, with limits of a head's size and time, and with any method."""
 
     _refusal = 400
     _head_bytes = 0
     _in_head = False
+    _begun = False
+    _over = False
     _deadline: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._boundaries = Boundaries()
 
     def send_400_response(self, msg: str) -> None:
         """Answers without a body and closes."""
@@ -43,11 +49,21 @@ class BareProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Starts the clock of a head with its first byte."""
+        """Starts the clock of a head with its first byte, and hands on what came piece by piece."""
         if self._deadline is None and not self._in_head and (self.cycle is None or self.cycle.response_complete):
             self._deadline = self.loop.call_later(HEAD_DEADLINE_S, self._late)
-        if self.parser is not None:
-            super().data_received(data)
+        while data and self.parser is not None and not self.transport.is_closing():
+            try:
+                piece, data = self._boundaries.cut(data)
+            except MethodTooLong:
+                self._refusal = 431
+                self.send_400_response("")
+                return
+            if piece:
+                super().data_received(piece)
+            if self._over:
+                self._begun = self._over = False
+                self._boundaries.message_over()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops the clock."""
@@ -71,9 +87,12 @@ class BareProtocol(HttpToolsProtocol):
             raise ValueError("the head is too large")
 
     def on_message_begin(self) -> None:
-        """A new head."""
+        """A new head; ValueError when it does not begin where one was looked for."""
+        if self._begun:
+            raise ValueError("a message within another")
+        self._begun = True
         super().on_message_begin()
-        self._head_bytes, self._in_head = 0, True
+        self._head_bytes, self._in_head = len(self._boundaries.method or b""), True
 
     def on_url(self, url: bytes) -> None:
         """Counts it."""
@@ -100,8 +119,17 @@ class BareProtocol(HttpToolsProtocol):
         if lengths + codings > 1 or hosts > 1 or (not hosts and version == "1.1"):
             raise ValueError("not to be read in one way only")
         super().on_headers_complete()
+        if self._boundaries.method is not None:
+            self.scope["method"] = self._boundaries.method.decode("ascii")
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        self._boundaries.head_over(None if codings else int(length))
         if version == "1.0":
             _end_by_closing(self.cycle)
+
+    def on_message_complete(self) -> None:
+        """Notes that the next one may begin, once the piece that it ends with is read."""
+        self._over = True
+        super().on_message_complete()
 
 
 def _end_by_closing(cycle: RequestResponseCycle) -> None:

@@ -118,7 +118,24 @@ class BadCalls(GoodCalls):
         """Other methods than the query's."""
         query = self.random.choice(self.api.queries)
         method = self.random.choice(
-            ("HEAD", "HEAD", "HEAD", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS", "GET", "POST", "TRACE", "PROPFIND")
+            (
+                "HEAD",
+                "HEAD",
+                "HEAD",
+                "HEAD",
+                "PUT",
+                "DELETE",
+                "PATCH",
+                "OPTIONS",
+                "GET",
+                "POST",
+                "TRACE",
+                "PROPFIND",
+                "BREW",
+                "get",
+                "GETS",
+                "P!",
+            )
         )
         wanted = self.random.choice(FORMATS)
         headers = (*self.credential(), ("Accept", ACCEPT[wanted]))
