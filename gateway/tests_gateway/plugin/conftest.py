@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 FAKE = """#!{python}
-import json, os, re, sys, http.server
+import json, os, re, ssl, sys, http.server
 words = [word for word in sys.argv[1:] if not word.startswith("--namespace=")]
 scope = next((word.partition("=")[2] for word in sys.argv[1:] if word.startswith("--namespace=")), "")
 table = json.load(open({table!r}))
@@ -38,6 +38,10 @@ for pattern, answer in table:
                 def log_message(self, *words):
                     pass
             server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+            if "chain" in answer:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+                context.load_cert_chain(answer["chain"])
+                server.socket = context.wrap_socket(server.socket, server_side=True)
             print(f"Forwarding from 127.0.0.1:{{server.server_port}} -> 1", flush=True)
             server.serve_forever()
         if answer.get("stdin"):

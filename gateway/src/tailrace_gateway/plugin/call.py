@@ -10,7 +10,8 @@ import binascii
 import json
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -23,9 +24,11 @@ from tailrace_gateway.console import Console
 from tailrace_gateway.plugin.kubectl import Kubectl
 from tailrace_gateway.plugin.objects import ApiObject, KeyObject, Objects, objects
 from tailrace_gateway.plugin.scope import NotFound, choose, read, ref_within
+from tailrace_gateway.plugin.trust import Trust, refusal, trust
 from tailrace_gateway.resources.private import read_bounded
 
 SERVICE_PORT = 80
+TLS_PORT = 443
 ANSWER_S = 120.0
 KEY_LIMIT_BYTES = 4096
 _KEY = re.compile(r"[\x21-\x7e]+")
@@ -48,15 +51,33 @@ def main(given: argparse.Namespace, console: Console, kubectl: Kubectl) -> int:
     if body is not None:
         headers.append(("Content-Type", "application/json"))
     method = "POST" if given.post or body is not None or is_write(api, given.query) else "GET"
-    with (
-        kubectl.forward(f"service/{api.ref.name}", SERVICE_PORT, api.ref.namespace) as port,
-        httpx.Client(base_url=f"http://127.0.0.1:{port}", trust_env=False, timeout=ANSWER_S, follow_redirects=False) as client,
-    ):
+    trusted = trust(kubectl, api, given.ca, given.server_name)
+    with _client(kubectl, api, trusted) as client:
         try:
-            with client.stream(method, path, headers=headers, content=body) as answer:
+            named = {} if trusted is None else {"sni_hostname": trusted.name}
+            with client.stream(method, path, headers=headers, content=body, extensions=named) as answer:
                 return _show(answer, console, head=given.include)
         except httpx.HTTPError as error:
-            raise NotFound(f"no answer from {api.ref} ({type(error).__name__}): see kubectl tailrace status {api.ref.name}") from None
+            failed = None if trusted is None else refusal(api, trusted, error)
+            silent = NotFound(f"no answer from {api.ref} ({type(error).__name__}): see kubectl tailrace status {api.ref.name}")
+            raise failed or silent from None
+
+
+@contextmanager
+def _client(kubectl: Kubectl, api: ApiObject, trusted: Trust | None) -> Iterator[httpx.Client]:
+    """Speaks to the API's Service, over TLS to whom `trusted` says and to nobody else."""
+    scheme, service_port = ("http", SERVICE_PORT) if trusted is None else ("https", TLS_PORT)
+    with (
+        kubectl.forward(f"service/{api.ref.name}", service_port, api.ref.namespace) as port,
+        httpx.Client(
+            base_url=f"{scheme}://127.0.0.1:{port}",
+            verify=True if trusted is None else trusted.context,
+            trust_env=False,
+            timeout=ANSWER_S,
+            follow_redirects=False,
+        ) as client,
+    ):
+        yield client
 
 
 def _wrong(given: argparse.Namespace) -> str | None:

@@ -93,7 +93,8 @@ def parser() -> Parser:
         "call a query",
         "Calls a query through a port forwarded to the API's Service, as the holder of a key. Prints the answer's body; the status line goes to\n"
         "standard error. Exits 1 unless the status is 2xx. A query of the API's own list that writes is called by POST.\n"
-        "Rights: get of the resources and Services, list of pods, pods/portforward, and for --api-key get of its Secret (role edit).",
+        "Rights: get of the resources and Services, list of pods, pods/portforward, and for --api-key get of its Secret (role edit);\n"
+        "with http.tls and without --ca also get of the certificate's Secret.",
     )
     call.add_argument("query", metavar="QUERY", help="name of the query")
     call.add_argument(
@@ -109,6 +110,15 @@ def parser() -> Parser:
     call.add_argument("-i", "--include", action="store_true", help="print the status line and the headers before the body")
     call.add_argument(
         "-H", "--header", metavar="'NAME: VALUE'", action="append", default=[], help="another header, such as Idempotency-Key"
+    )
+    call.add_argument(
+        "--ca",
+        metavar="FILE",
+        type=Path,
+        help="with http.tls: PEM certificates that must have signed the API's (default: it must be the one in the Secret of http.tls)",
+    )
+    call.add_argument(
+        "--server-name", metavar="NAME", help="with http.tls: what the certificate must be for (default: NAME.NAMESPACE.svc, the Service)"
     )
     call.add_argument("--post", action="store_true", help="call by POST: for a query in a ConfigMap that writes")
     cluster(call)
