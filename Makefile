@@ -9,7 +9,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)
 STAMP := $(VENV)/.stamp-$(shell sha256sum requirements.lock 2>/dev/null | cut -c1-16)
 
-.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults revocation bench bench-quick e2e clean
+.PHONY: help venv demo lock fmt lint generate deny build test fuzz differential faults revocation bench bench-quick bench-figures e2e clean
 
 TOOLS := $(or $(TAILRACE_TOOLS),$(CURDIR)/.tools)
 
@@ -54,6 +54,7 @@ lint: venv ## Formatting, types, layers, generated files, acceptance rows
 	mypy
 	lint-imports
 	python -m tailrace_contract.generate --check
+	python -m tailrace_loadtest.bench.figures --check
 	cargo fmt --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	python .ci/acceptance.py
@@ -113,6 +114,10 @@ bench: venv ## Every bar and curve of docs/performance.md beside its peers, into
 
 bench-quick: venv ## The bars that need no peer, in 3 minutes
 	python -m tailrace_loadtest.bench --quick --output .bench
+
+FROM ?= .bench/bench.json
+bench-figures: venv ## docs/figures from a run's results (FROM="docs/figures/bench.json .bench/bench.json" keeps what it didn't measure)
+	python -m tailrace_loadtest.bench.figures --from $(FROM)
 
 clean: ## Remove what was built here
 	rm -rf .venv .demo .tailrace .bench .fuzz target dataplane-rs/fuzz/target

@@ -21,7 +21,7 @@ from tailrace_loadtest.bench.case import BadCase, Case, Load, parse
 from tailrace_loadtest.bench.case import bars as all_bars
 from tailrace_loadtest.bench.curves import Point
 from tailrace_loadtest.bench.rounds import Results, calls_per_cpu_second, wanted
-from tailrace_loadtest.bench.verdict import Range, lowest, times
+from tailrace_loadtest.bench.verdict import Range, at_most, lowest, times
 from tailrace_loadtest.servers.nginx import Nginx
 from tailrace_loadtest.servers.postgres import ServerMissing
 
@@ -41,7 +41,7 @@ def report(us: float, right: int = 1000, p99: float = 1.0, **more: object) -> di
     errors = {"refused": 0}
     return {
         "answered": 1000, "right": right, "wrong": 1000 - right, "other_status": 0, "errors": errors, "without_run_id": 0, "cpu": cpu,
-        "latency_ms": {"p50": 0.1, "p99": p99, "p999": 9.0}, "behind_ms": {"p50": 0.0, "p99": 0.1}, "delivered": 1.0, "void": False,
+        "latency_ms": {"p50": 0.1, "p99": p99, "p999": 9.0}, "behind_ms": {"p50": 0.0, "p99": 0.1}, "answered_ms": {"p50": 0.1, "p99": p99 - 0.1}, "delivered": 1.0, "void": False,
         "achieved_rate": 1000.0, "own_us_per_call": 2.0, **more,
     }  # fmt: skip
 
@@ -116,6 +116,20 @@ def test_bars_of_loads() -> None:
     assert "10 × dataloader · 10 × mq_bridge" in peers.value
     assert not peers.met
     assert not judge(CASES["plain"], played(CASES["plain"], slow, fast)).met
+
+
+def test_each_figure_is_also_told_by_its_goal() -> None:
+    ours, better = [report(5.0, p99=2.0)], [report(5.0, p99=1.0)]
+    plain, p99, db = (judge(CASES[name], played(CASES[name], ours, better)) for name in ("plain", "p99", "db"))
+    assert [(part.what, part.ratio.median) for part in plain.to_goal] == [("× nginx", pytest.approx(1 / 1.1))]
+    assert p99.to_goal[0].ratio.median == 0.5, "twice the best other's is half the goal"
+    assert p99.value.endswith("sent 0.1 ms late, 1.9 ms from the send (p99)")
+    assert db.to_goal[0].ratio.median == pytest.approx(6 / 5), "a figure that is to be low is better above 1 as well"
+    assert db.to_json()["to_goal"][0]["what"] == "µs of database CPU a look-up"
+    assert at_most("a", Range.of([-1.0, 0.0]), 1.0, "ms").to_goal == (), "nothing has no place on a logarithmic scale"
+    wrong = judge(CASES["plain"], played(CASES["plain"], [report(5.0, right=999)], better))
+    assert not wrong.met
+    assert wrong.to_goal
 
 
 def test_a_curve_collapses_when_it_falls_below_half_of_its_best() -> None:

@@ -68,7 +68,20 @@ def table(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> str:
     return "\n".join(["| " + " | ".join(names) + " |", "|" + "---|" * len(names), *lines])
 
 
-SHOWN = ("load", "server", "calls_per_s", "calls_per_server_cpu_s", "server_us", "database_us", "generator_us", "p50_ms", "p99_ms", "wrong")
+SHOWN = (
+    "load",
+    "server",
+    "calls_per_s",
+    "calls_per_server_cpu_s",
+    "server_us",
+    "database_us",
+    "generator_us",
+    "p50_ms",
+    "p99_ms",
+    "behind_p99_ms",
+    "sent_p99_ms",
+    "wrong",
+)
 
 
 def told(error: Exception) -> str:

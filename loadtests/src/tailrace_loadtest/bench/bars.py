@@ -1,9 +1,10 @@
 """From the rounds of loads to each bar's verdict. Pure. A bar whose servers or queries couldn't be had is short, and says why."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tailrace_loadtest.bench.case import Case, Load
-from tailrace_loadtest.bench.rounds import Results
+from tailrace_loadtest.bench.rounds import Report, Results
 from tailrace_loadtest.bench.session import OURS
 from tailrace_loadtest.bench.verdict import Range, Verdict, at_least, at_most, combined, lowest, ratios, times
 
@@ -39,7 +40,7 @@ def judge(case: Case, results: Results) -> Verdict:
     if not faults:
         return found
     note = "; ".join(text for text in (faults, found.note) if text)
-    return Verdict(found.bar, found.value, found.goal, False, note, found.reference, found.details)
+    return replace(found, met=False, note=note)
 
 
 def _versus(case: Case, results: Results, load: Load, goals: Mapping[str, float]) -> list[Verdict]:
@@ -108,6 +109,28 @@ def _others(results: Results, load: Load, beside: tuple[str, ...]) -> dict[str, 
     return {name: Range.of(results.latency(load, name)) for name in beside if name != FLOOR and len(results.of(load, name)) == rounds}
 
 
+def _p99_of(reports: list[Report], what: str) -> Range | None:
+    """p99 in ms of one of the generator's histograms; None when a round has none."""
+    values = [report[what]["p99"] for report in reports if report[what]]
+    return Range.of(values) if values and len(values) == len(reports) else None
+
+
+def _late(results: Results, load: Load) -> str:
+    """How much of our p99 is the generator's own: how late it sent, and p99 of the answers from when they were really sent."""
+    late, sent = (_p99_of(results.of(load), what) for what in ("behind_ms", "answered_ms"))
+    return f"sent {late or 'nothing'} ms late, {sent or 'nothing'} ms from the send (p99)"
+
+
+def _sent(results: Results, load: Load, beside: tuple[str, ...]) -> dict[str, dict[str, float]]:
+    """The same two of every server, for the file of results."""
+    found = {}
+    for name in (OURS, *beside):
+        for what, title in (("behind_ms", "generator late, p99"), ("answered_ms", "from the send, p99")):
+            if span := _p99_of(results.of(load, name), what):
+                found[f"{name}: {title}"] = span.to_json()
+    return found
+
+
 def _open(case: Case, results: Results) -> Verdict:
     parts = []
     for load, beside in case.loads:
@@ -115,8 +138,10 @@ def _open(case: Case, results: Results) -> Verdict:
         best = lowest(case.id, Range.of(results.latency(load)), _others(results, load, beside), "ms p99")
         note = "" if held.low >= HELD else f"only {held.low:.1%} of {load.rate:,.0f}/s was answered"
         notes = "; ".join(text for text in (note, best.note) if text)
-        value = f"{load.rate:,.0f}/s {'held' if held.low >= HELD else 'NOT held'} at {best.value}"
-        parts.append(Verdict(case.id, value, "held, lowest", best.met and held.low >= HELD, notes, details={"delivered": held.to_json()}))
+        value = f"{load.rate:,.0f}/s {'held' if held.low >= HELD else 'NOT held'} at {best.value}, {_late(results, load)}"
+        details = {"delivered": held.to_json(), **_sent(results, load, beside)}
+        met = best.met and held.low >= HELD
+        parts.append(Verdict(case.id, value, "held, lowest", met, notes, details=details, to_goal=best.to_goal))
     return combined(case.id, parts, case.reference)
 
 
@@ -127,5 +152,6 @@ def _p99(case: Case, results: Results) -> Verdict:
     if results.of(load, FLOOR):
         details["floor: nginx"] = Range.of(results.latency(load, FLOOR)).to_json()
     ours = Range.of(results.latency(load))
-    details["generator late, p99"] = Range.of(report["behind_ms"]["p99"] for report in results.of(load)).to_json()
-    return lowest(case.id, ours, others, "ms p99", reference=case.reference, details=details | {OURS: ours.to_json()})
+    details |= _sent(results, load, beside) | {OURS: ours.to_json()}
+    found = lowest(case.id, ours, others, "ms p99", reference=case.reference, details=details)
+    return replace(found, value=f"{found.value}, {_late(results, load)}")

@@ -26,14 +26,20 @@ def _open(height: int, title: str) -> list[str]:
     ]
 
 
-def ranges(title: str, unit: str, rows: Sequence[tuple[str, float, float, float]]) -> str:
-    """A row each: its lowest, median and highest as a bar with a dot, on one logarithmic axis."""
+MET, SHORT = COLOURS[2], COLOURS[1]
+
+
+def ranges(title: str, unit: str, rows: Sequence[tuple[str, float, float, float]], goal: float | None = None) -> str:
+    """A row each: its lowest, median and highest as a bar with a dot, on one logarithmic axis.
+
+    With a goal, a line stands there, and each row's colour says on which side its median is; else ours stand out by colour.
+    """
     shown = [row for row in rows if row[1] > 0]
     height = TOP + ROW * len(shown) + 24
     parts = _open(height, title)
     if not shown:
         return "\n".join([*parts, "</svg>"]) + "\n"
-    first, last = decades(min(row[1] for row in shown), max(row[3] for row in shown))
+    first, last = decades(min([row[1] for row in shown] + [goal or math.inf]), max([row[3] for row in shown] + [goal or 0.0]))
 
     def x(value: float) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * (math.log10(value) - first) / (last - first), 1)
@@ -42,9 +48,16 @@ def ranges(title: str, unit: str, rows: Sequence[tuple[str, float, float, float]
         at = x(10.0**power)
         parts.append(f'<line x1="{at}" y1="{TOP - 10}" x2="{at}" y2="{height - 20}" stroke="#dddddd"/>')
         parts.append(f'<text x="{at}" y="{height - 6}" text-anchor="middle" fill="#555555">{_short(power)}</text>')
+        for step in (2, 5) if power < last else ():
+            between = x(step * 10.0**power)
+            parts.append(f'<line x1="{between}" y1="{TOP - 10}" x2="{between}" y2="{height - 20}" stroke="#f0f0f0"/>')
+    if goal is not None:
+        parts.append(f'<line x1="{x(goal)}" y1="{TOP - 16}" x2="{x(goal)}" y2="{height - 20}" stroke="black" stroke-width="1.5"/>')
+        parts.append(f'<text x="{x(goal) + 4}" y="{TOP - 8}">goal</text>')
     for n, (name, low, median, high) in enumerate(shown):
         y = TOP + ROW * n + 4
-        colour = COLOURS[0] if name.startswith("tailrace") else COLOURS[-1]
+        ours = COLOURS[0] if name.startswith("tailrace") else COLOURS[-1]
+        colour = ours if goal is None else MET if median >= goal else SHORT
         parts.append(f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
         parts.append(f'<line x1="{x(low)}" y1="{y}" x2="{x(high)}" y2="{y}" stroke="{colour}" stroke-width="6" stroke-linecap="round"/>')
         parts.append(f'<circle cx="{x(median)}" cy="{y}" r="5" fill="{colour}"/>')
@@ -61,6 +74,9 @@ def curves(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple[
         return "\n".join([*parts, "</svg>"]) + "\n"
     positive = [point[0] for point in points if point[0] > 0] or [1.0]
     x_first, x_last = decades(min(positive), max(positive))
+    none = any(point[0] <= 0 for point in points)
+    # Nothing has no place on the scale: it gets one of its own, a power before the first.
+    x_first -= none
     y_first, y_last = decades(min(point[1] for point in points), max(point[1] for point in points))
 
     def x(value: float) -> float:
@@ -73,7 +89,7 @@ def curves(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple[
     for power in range(x_first, x_last + 1):
         at = x(10.0**power)
         parts.append(f'<line x1="{at}" y1="{TOP}" x2="{at}" y2="{bottom}" stroke="#dddddd"/>')
-        parts.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle">{_short(power)}</text>')
+        parts.append(f'<text x="{at}" y="{bottom + 16}" text-anchor="middle">{0 if none and power == x_first else _short(power)}</text>')
     for power in range(y_first, y_last + 1):
         at = y(10.0**power)
         parts.append(f'<line x1="{left}" y1="{at}" x2="{WIDTH - RIGHT}" y2="{at}" stroke="#dddddd"/>')

@@ -106,6 +106,7 @@ def table(results: Results) -> list[dict[str, Any]]:
             "database_us": spread(us("database")), "python_us": spread(us("python")), "generator_us": spread(lambda report: report["own_us_per_call"]),
             "p50_ms": spread(lambda report: (report["latency_ms"] or {}).get("p50")), "p99_ms": spread(lambda report: (report["latency_ms"] or {}).get("p99")),
             "p999_ms": spread(lambda report: (report["latency_ms"] or {}).get("p999")), "behind_p99_ms": spread(lambda report: (report["behind_ms"] or {}).get("p99")),
+            "sent_p99_ms": spread(lambda report: (report["answered_ms"] or {}).get("p99")),
             "delivered": spread(lambda report: report["delivered"]), "wrong": sum(report["wrong"] + report["other_status"] for report in reports),
             "errors": sum(sum(report["errors"].values()) for report in reports), "without_run_id": sum(report["without_run_id"] for report in reports) if name == OURS else None,
         })  # fmt: skip

@@ -13,7 +13,7 @@ from tailrace_loadtest.bench.bars import right
 from tailrace_loadtest.bench.case import Case, Load
 from tailrace_loadtest.bench.rounds import play
 from tailrace_loadtest.bench.session import OURS, Session
-from tailrace_loadtest.bench.verdict import Range, Verdict, at_most, ratios
+from tailrace_loadtest.bench.verdict import Range, Verdict, at_least, at_most, ratios
 from tailrace_loadtest.servers.tailrace import Tailrace
 
 BULK, BULK_LEAST = 16, 0.5
@@ -93,7 +93,9 @@ def recorded(case: Case, session: Session, seconds: float) -> Verdict:
     answered, missing, doubled = found["answered"], found["missing"], found["doubled"]
     percent = 100 * (answered - missing) / answered if answered else 0.0
     value = f"{percent:.4g} % of {answered:,} answers ({missing} missing, {doubled} doubled)"
-    return Verdict(case.id, value, "100 %", answered > 0 and missing == 0 and doubled == 0, "", case.reference, found)
+    whole = answered > 0 and missing == 0 and doubled == 0
+    to_goal = at_least(case.id, Range.of([percent]), 100, "%").to_goal
+    return Verdict(case.id, value, "100 %", whole, "", case.reference, found, to_goal=to_goal)
 
 
 def memory(case: Case, session: Session, small: bool) -> Verdict:
@@ -102,7 +104,8 @@ def memory(case: Case, session: Session, small: bool) -> Verdict:
     value, most = float(found["data_plane_rss_mb"]), case.goals["most"]
     note = "a small API" if small else ""
     text = f"{value:g} MB with {found['keys']:,} keys, {found['queries']:,} queries"
-    return Verdict(case.id, text, f"≤ {most:g}", value <= most and not small, note, case.reference, found)
+    to_goal = at_most(case.id, Range.of([value]), most, "MB").to_goal
+    return Verdict(case.id, text, f"≤ {most:g}", value <= most and not small, note, case.reference, found, to_goal=to_goal)
 
 
 def alone(case: Case, session: Session, rounds: int) -> Verdict:

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,4 +160,4 @@ def stream(session: Session, rounds: int, seconds: float) -> Verdict:
     parts = [part for form in ("ndjson", "csv", "json") for part in _form(session, form, rounds, details)]
     parts += _slow(session, rounds, seconds, details)
     made = combined("stream", parts, "QueryAPIGate: ~0 MB extra, 13.0 s against 3.3 s buffered")
-    return Verdict(made.bar, made.value, made.goal, made.met, made.note, made.reference, details)
+    return replace(made, details=details)
