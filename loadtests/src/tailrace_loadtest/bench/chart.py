@@ -4,7 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH, LEFT, RIGHT, ROW, TOP = 760, 250, 150, 26, 44
+from tailrace_loadtest.bench.verdict import number
+
+WIDTH, LEFT, RIGHT, ROW, TOP = 860, 330, 130, 26, 44
+LONGEST = 46
+"""Characters of a row's name that have room; a longer one is cut, visibly."""
 COLOURS = ("#3b6ea5", "#b5532f", "#4f8a3c", "#7b5aa6", "#8a7a2c", "#555555")
 
 
@@ -18,6 +22,10 @@ def _short(power: int) -> str:
     return {3: "1k", 4: "10k", 5: "100k", 6: "1M", 7: "10M"}.get(power, f"{10.0**power:g}")
 
 
+def _cut(name: str) -> str:
+    return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
+
+
 def _open(height: int, title: str) -> list[str]:
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
@@ -26,6 +34,8 @@ def _open(height: int, title: str) -> list[str]:
     ]
 
 
+HALO = 'stroke="white" stroke-width="3" paint-order="stroke"'
+"""Keeps a line behind a text from crossing it out."""
 MET, SHORT = COLOURS[2], COLOURS[1]
 
 
@@ -58,10 +68,10 @@ def ranges(title: str, unit: str, rows: Sequence[tuple[str, float, float, float]
         y = TOP + ROW * n + 4
         ours = COLOURS[0] if name.startswith("tailrace") else COLOURS[-1]
         colour = ours if goal is None else MET if median >= goal else SHORT
-        parts.append(f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{escape(_cut(name))}</text>')
         parts.append(f'<line x1="{x(low)}" y1="{y}" x2="{x(high)}" y2="{y}" stroke="{colour}" stroke-width="6" stroke-linecap="round"/>')
         parts.append(f'<circle cx="{x(median)}" cy="{y}" r="5" fill="{colour}"/>')
-        parts.append(f'<text x="{x(high) + 12}" y="{y + 4}">{median:,.4g} {escape(unit)}</text>')
+        parts.append(f'<text x="{x(high) + 12}" y="{y + 4}" {HALO}>{number(median)} {escape(unit)}</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -95,7 +105,7 @@ def curves(title: str, across: str, up: str, lines: Mapping[str, Sequence[tuple[
         parts.append(f'<line x1="{left}" y1="{at}" x2="{WIDTH - RIGHT}" y2="{at}" stroke="#dddddd"/>')
         parts.append(f'<text x="{left - 8}" y="{at + 4}" text-anchor="end">{_short(power)}</text>')
     parts.append(f'<text x="{(left + WIDTH - RIGHT) / 2}" y="{bottom + 38}" text-anchor="middle">{escape(across)}</text>')
-    parts.append(f'<text x="8" y="36" fill="#555555">{escape(up)}</text>')
+    parts.append(f'<text x="{left}" y="38" fill="#555555">{escape(up)}</text>')
     for n, (name, line) in enumerate(lines.items()):
         colour = COLOURS[n % len(COLOURS)]
         shown = [(x(one), y(two)) for one, two in line if two > 0]

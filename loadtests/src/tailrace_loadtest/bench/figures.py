@@ -1,4 +1,5 @@
-"""`python -m tailrace_loadtest.bench.figures`: what docs/performance.md shows of a run, from its JSON. IO: reads and writes docs/figures.
+"""`python -m tailrace_loadtest.bench.figures`: what docs/performance.md shows of a run, from its JSON. IO: reads and writes docs/figures and
+the pictures' place in docs/performance.md.
 
 `--from A B …` takes results of runs into docs/figures/bench.json (a bar or load of a later file replaces an earlier one's; each says where it was
 taken; the committed file is kept by naming it first), then draws. Without it what is committed is drawn again; `--check` writes nothing and
@@ -17,7 +18,9 @@ from tailrace_loadtest.bench import chart
 from tailrace_loadtest.generator import ROOT
 
 FOLDER = ROOT / "docs" / "figures"
-KEPT = "bench.json"
+PAGE = ROOT / "docs" / "performance.md"
+BEGIN, END = "<!-- figures: written by make bench-figures -->", "<!-- /figures -->"
+KEPT, GOALS = "bench.json", "goals.svg"
 CURVE = "curve-"
 UNITS = {"rows": "rows", "answer": "rows a page", "distance": "µs away"}
 Results = dict[str, Any]
@@ -68,9 +71,7 @@ def merged(runs: Sequence[Results]) -> Results:
 
 
 def _goals(bars: Mapping[str, Any]) -> str:
-    rows = [
-        (f"{name}: {part['what']}"[:40], part["low"], part["median"], part["high"]) for name, bar in bars.items() for part in bar["to_goal"]
-    ]
+    rows = [(f"{name}: {part['what']}", part["low"], part["median"], part["high"]) for name, bar in bars.items() for part in bar["to_goal"]]
     return chart.ranges("Each bar by its goal (log scale; right of the line is better than it)", "×", rows, goal=1.0)
 
 
@@ -84,7 +85,7 @@ def drawings(found: Results) -> dict[str, str]:
     """Every file that follows from the results, by name."""
     made = {}
     if any(bar["to_goal"] for bar in found["bars"].values()):
-        made["goals.svg"] = _goals(found["bars"])
+        made[GOALS] = _goals(found["bars"])
     beside: dict[str, set[str]] = {}
     for row in found["loads"]:
         beside.setdefault(row["load"], set()).add(row["server"])
@@ -124,6 +125,16 @@ def page(found: Results, pictures: Sequence[str]) -> str:
     return "\n".join([*lines, "", *(f"![{name.removesuffix('.svg')}]({name})\n" for name in pictures)]).rstrip("\n") + "\n"
 
 
+def shown(text: str, pictures: Sequence[str]) -> str:
+    """The page of performance with these pictures between its marks (ValueError: it has none)."""
+    head, begin, rest = text.partition(BEGIN + "\n")
+    _, end, tail = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"the page has no {BEGIN} … {END}")
+    lines = ["The table that these are drawn from: [figures](figures/README.md).", "", *(f"![{each}](figures/{each})" for each in pictures)]
+    return head + begin + ("\n".join(lines) + "\n" if pictures else "") + end + tail
+
+
 def stale(folder: Path, made: Mapping[str, str]) -> list[str]:
     """Names whose file isn't there, isn't this, or follows from nothing any more."""
     there = {path.name for path in folder.iterdir() if path.suffix in (".svg", ".md")}
@@ -132,8 +143,11 @@ def stale(folder: Path, made: Mapping[str, str]) -> list[str]:
     )
 
 
-def update(folder: Path, sources: Sequence[Path], check: bool) -> list[str]:
-    """Takes in, then writes or checks; names of drawings that were or are not up to date. A folder without results has none."""
+def update(folder: Path, text: Path, sources: Sequence[Path], check: bool) -> list[str]:
+    """Takes in, then writes or checks; names of files that were or are not up to date, `text` (the page) among them.
+
+    A folder without results has none.
+    """
     kept = folder / KEPT
     if sources:
         found = merged([reduced(json.loads(source.read_text())) for source in sources])
@@ -143,13 +157,16 @@ def update(folder: Path, sources: Sequence[Path], check: bool) -> list[str]:
         return []
     made = drawings(json.loads(kept.read_text()))
     names = stale(folder, made)
+    now = text.read_text()
+    wanted = shown(now, sorted((name for name in made if name.endswith(".svg")), key=lambda name: (name != GOALS, name)))
     if not check:
+        text.write_text(wanted)
         for name in names:
             if name in made:
                 (folder / name).write_text(made[name])
             else:
                 (folder / name).unlink()
-    return names
+    return names + [text.name] * (wanted != now)
 
 
 def main() -> int:
@@ -162,9 +179,9 @@ def main() -> int:
     given = cli.parse_args()
     if given.check and given.sources:
         cli.error("--check takes nothing in")
-    names = update(FOLDER, given.sources, given.check)
+    names = update(FOLDER, PAGE, given.sources, given.check)
     for name in names:
-        print(f"{'not up to date' if given.check else 'written'}: docs/figures/{name}")  # noqa: T201
+        print(f"{'not up to date' if given.check else 'written'}: {name}")  # noqa: T201
     return int(given.check and bool(names))
 
 
