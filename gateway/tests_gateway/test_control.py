@@ -121,6 +121,12 @@ class Bench:
     async def next(self) -> Published:
         return await asyncio.wait_for(anext(self.snapshots), 20)
 
+    async def failed(self) -> None:
+        """Waits for a compile that fails, while somebody waits for what comes next."""
+        async with asyncio.timeout(60):
+            while Event.COMPILE_FAILED not in [each.event for each in self.seen]:
+                await asyncio.sleep(0.01)
+
     async def keys(self) -> list[str]:
         snapshot = (await self.next()).snapshot
         assert snapshot is not None
@@ -182,10 +188,11 @@ async def test_a_broken_compiler_serves_the_last_good_without_what_was_taken_awa
         b.compiler.broken = True
         b.source.put(api() + key("a") + STORE)
         assert await b.keys() == ["default/a"]
+        after = asyncio.create_task(b.keys())
+        await b.failed()
         b.compiler.broken = False
         b.source.put(api() + key("a") + key("c") + STORE)
-        assert await b.keys() == ["default/a", "default/c"]
-        assert Event.COMPILE_FAILED in [each.event for each in b.seen]
+        assert await after == ["default/a", "default/c"]
         assert "hunter2" not in repr(b.seen)
 
 
@@ -287,7 +294,38 @@ async def test_what_was_only_seen_moves_the_sources_and_compiles_nothing(tmp_pat
         third = await b.next()
         assert third.snapshot is not None
         assert third.snapshot.version > second.snapshot.version
-        assert seen_by(third) == 3
+        assert not third.snapshot.keys
+        assert seen_by(third) == 2
+        fourth = await b.next()
+        assert fourth.snapshot is not None
+        assert fourth.snapshot.version == third.snapshot.version
+        assert seen_by(fourth) == 3
+        b.source.put(api() + key("k", suspended=True) + STORE, seen=4)
+        fifth = await b.next()
+        assert fifth.snapshot is not None
+        assert fifth.snapshot.version == third.snapshot.version
+        assert seen_by(fifth) == 4
+        assert b.compiler.compiled == compiled + 1
+
+
+@pytest.mark.parametrize("way", ["deleted", "suspended"])
+async def test_a_revoked_key_goes_before_anything_is_asked_of_the_database(
+    tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "PATIENCE_S", 60)
+    async with bench(tmp_path) as b:
+        b.source.put(api() + key("a") + key("b") + STORE)
+        first = await b.next()
+        b.compiler.go_on.clear()
+        b.source.put(api() + key("a") + (key("b", suspended=True) if way == "suspended" else "") + STORE)
+        assert await b.keys() == ["default/a"]
+        b.compiler.go_on.set()
+        b.source.put(api(value=2) + key("a") + STORE)
+        after = await b.next()
+        assert first.snapshot is not None
+        assert after.snapshot is not None
+        assert after.snapshot.queries[0].statement.sql == "SELECT 2 AS x"
+        assert [each.id for each in after.snapshot.keys] == ["default/a"]
 
 
 async def test_less_than_was_asked_for_acknowledges_nothing_and_is_not_kept(tmp_path: Path) -> None:
@@ -300,9 +338,11 @@ async def test_less_than_was_asked_for_acknowledges_nothing_and_is_not_kept(tmp_
         assert less.snapshot is not None
         assert not less.snapshot.keys
         assert seen_by(less) == 1
+        waiting = asyncio.create_task(b.next())
+        await b.failed()
         b.compiler.broken = False
         b.source.put(api() + key("a") + STORE, seen=3)
-        again = await b.next()
+        again = await waiting
         assert again.snapshot is not None
         assert len(again.snapshot.keys) == 1
         assert seen_by(again) == 3

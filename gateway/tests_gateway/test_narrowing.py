@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tailrace_contract.ids import glob_matches
 from tailrace_contract.plan import ApiPlan, Grant, KeyPlan, Mask, QueryPlan, Returns, RolePlan, Snapshot, StatementPlan
 from tailrace_gateway.compile.spec import ApiSpec, KeySpec, MaskSpec, QuerySpec, RoleSpec
-from tailrace_gateway.narrowing import narrowed
+from tailrace_gateway.narrowing import narrowed, without_revoked
 
 QUERIES = ("aa", "ab", "b")
 DIGESTS = tuple(letter * 64 for letter in "0123")
@@ -107,3 +107,19 @@ def test_a_role_that_may_show_less_waits(before: ApiSpec, after: ApiSpec) -> Non
 @given(specs)
 def test_what_did_not_change_goes_on(spec: ApiSpec) -> None:
     assert admitted(narrowed(compiled(spec), spec, spec, 2)) == admitted(compiled(spec))
+
+
+@given(specs, specs)
+def test_revoked_digests_go_and_nothing_else_does(before: ApiSpec, after: ApiSpec) -> None:
+    last = compiled(before)
+    kept = {(key.id, digest) for key in after.keys for digest in key.sha256}
+    had = {(key.id, digest) for key in last.keys for digest in key.sha256}
+    found = without_revoked(last, after, 2)
+    if found is None:
+        assert had <= kept
+        return
+    assert {(key.id, digest) for key in found.keys for digest in key.sha256} == had & kept != had
+    before_by_id = {(key.id, digest): key for key in last.keys for digest in key.sha256}
+    for key in found.keys:
+        assert key == before_by_id[key.id, key.sha256[0]].model_copy(update={"sha256": key.sha256})
+    assert found == last.model_copy(update={"version": 2, "keys": found.keys})

@@ -1,6 +1,6 @@
-"""Calls every pod of a shop without a pause, with one key after the other, and says when each pod stopped admitting it. IO: kubectl exec.
+"""Calls every pod of a shop without a pause, with one key after the other, and says when each pod stopped admitting it. IO: kubectl.
 
-The calls are made in a pod and timed by its clock, so what is compared with moments seen here holds where the node has the same clock,
+The calls are made in a pod of its own, as a caller's are (in one of the shop's pods they would take the gateway's CPU), and timed by its clock, so what is compared with moments seen here holds where the node has the same clock,
 as the testbed's has.
 """
 
@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from tailrace_e2e.kubectl import CommandFailed
+from tailrace_e2e.kubectl import CommandFailed, Object
 from tailrace_e2e.shop import Shop
 
+NAME = "probe"
+"""Of its pod."""
 AFTERWARDS_S = 1.0
 """How long a key is still tried after its first refusal."""
 
@@ -95,9 +97,12 @@ class Probe:
 
 @contextmanager
 def probing(shop: Shop) -> Iterator[Probe]:
-    """A probe in one of the shop's pods, of all that are ready now."""
-    name = shop.space.list("pod", "tailrace.dev/queryapi=shop")[0]["metadata"]["name"]
-    words = ["kubectl", "--namespace", shop.space.namespace, "exec", "--stdin", name, "-c", "gateway", "--", "python", "-c", _PROBE]
+    """A probe of all pods of the shop that are ready now, in a pod beside them."""
+    pods = shop.space.list("pod", "tailrace.dev/queryapi=shop")
+    image = next(each["image"] for each in pods[0]["spec"]["containers"] if each["name"] == "gateway")
+    shop.space.apply(_pod(image))
+    shop.space("wait", "--for=condition=Ready", f"pod/{NAME}", "--timeout=120s", timeout_s=140)
+    words = ["kubectl", "--namespace", shop.space.namespace, "exec", "--stdin", NAME, "--", "python", "-c", _PROBE]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -106,3 +111,20 @@ def probing(shop: Shop) -> Iterator[Probe]:
         finally:
             process.stdin.close()
             process.terminate()
+            shop.space.delete("pod", NAME, "--wait=false", "--grace-period=0", "--force")
+
+
+def _pod(image: str) -> Object:
+    """A pod that waits, with Python in it."""
+    safe = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+    container = {
+        "name": "probe",
+        "image": image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", "import signal; signal.pause()"],
+        "resources": {"requests": {"cpu": "100m"}},
+        "securityContext": safe,
+    }
+    security = {"runAsNonRoot": True, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
+    spec = {"containers": [container], "securityContext": security, "automountServiceAccountToken": False, "restartPolicy": "Never"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": NAME}, "spec": spec}

@@ -25,14 +25,14 @@ from tailrace_gateway.compile.compiler import Compiled, Compiler
 from tailrace_gateway.compile.refusal import RefusedUnit
 from tailrace_gateway.compile.resources import Mapped, ServedKey, api_spec
 from tailrace_gateway.compile.spec import ApiSpec
-from tailrace_gateway.narrowing import narrowed
+from tailrace_gateway.narrowing import narrowed, without_revoked
 from tailrace_gateway.observe import Event, Observer, observation
 from tailrace_gateway.resources.places import Places
 from tailrace_gateway.resources.state import Located, ResourceSource, ResourceState
 from tailrace_gateway.served import Published, write_status
 
 PATIENCE_S = 0.3
-"""A compile that takes longer is overtaken by a snapshot that only takes away."""
+"""After so long a compile is overtaken once more by what only takes away: by then a newer state may be there."""
 CATALOG_S = 10.0
 RETRY_S = (0.5, 10.0)
 
@@ -224,6 +224,9 @@ class ControlLoop:
         if (moved := self._moved(spec, refused, state, findings)) is not None:
             yield moved
             return
+        # Whatever the database is doing: a compile opens a session there, which takes long while it is busy.
+        if (revoked := self._revoked(spec, state)) is not None:
+            yield revoked
         compiling = asyncio.create_task(asyncio.to_thread(self._compiler.compile, spec, self._version()))
         await asyncio.wait({compiling}, timeout=PATIENCE_S)
         if not compiling.done() and (less := self._less(spec, state, findings)) is not None:
@@ -257,7 +260,12 @@ class ControlLoop:
             # What a later state takes away must not come back until that state is compiled.
             snapshot, last.whole = narrowed(snapshot, spec, newest, snapshot.version), 0
         took_ms = round((time.monotonic() - began) * 1000)
-        yield Published(snapshot, state, compiled.refusals + refused, findings, compiled.warnings, compiled.unreachable, took_ms)
+        found = Published(snapshot, state, compiled.refusals + refused, findings, compiled.warnings, compiled.unreachable, took_ms)
+        if newest is spec and (served := last.published) is not None and served.snapshot is not None and found.serves_the_same(served):
+            # What took something away was all that changed: it is in force already, and is whole now.
+            last.whole = served.snapshot.version
+            found = replace(found, snapshot=served.snapshot.model_copy(update={"sources": snapshot.sources}))
+        yield found
 
     def _specified(self, state: ResourceState) -> tuple[Chosen, ApiSpec | None, tuple[RefusedUnit, ...]]:
         """What is chosen of a state, what is to be compiled of it, and its refused keys."""
@@ -289,6 +297,14 @@ class ControlLoop:
             return None
         snapshot = published.snapshot.model_copy(update={"sources": spec.sources})
         return replace(published, snapshot=snapshot, state=state, refusals=last.refusals + refused, findings=findings)
+
+    def _revoked(self, spec: ApiSpec, state: ResourceState) -> Published | None:
+        """What is served, without keys that are gone; None when there are none."""
+        published = self._last.published
+        if published is None or published.snapshot is None:
+            return None
+        snapshot = without_revoked(published.snapshot, spec, self._version())
+        return replace(published, snapshot=snapshot, state=state) if snapshot is not None else None
 
     def _less(self, spec: ApiSpec, state: ResourceState, findings: tuple[Located, ...]) -> Published | None:
         """What was served last, without what the new resources take away."""

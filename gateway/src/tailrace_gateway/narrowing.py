@@ -13,6 +13,26 @@ from tailrace_contract.plan import ApiPlan, Grant, KeyPlan, RolePlan, Snapshot
 from tailrace_gateway.compile.spec import ApiSpec, KeySpec, RoleSpec
 
 
+def without_revoked(last: Snapshot, after: ApiSpec, version: int) -> Snapshot | None:
+    """The last snapshot without the keys and digests that `after` no longer has; None when it has them all.
+
+    Only what nobody may use any more goes, so that this needs no waiting for a compile: a call that is right before and after stays right.
+    """
+    wanted: dict[str, set[str]] = {}
+    for key in after.keys:
+        wanted.setdefault(key.id, set()).update(key.sha256)
+    kept = []
+    for plan in last.keys:
+        digests = wanted.get(plan.id, set())
+        if digests.issuperset(plan.sha256):
+            kept.append(plan)
+        elif left := tuple(each for each in plan.sha256 if each in digests):
+            kept.append(plan.model_copy(update={"sha256": left}))
+    if len(kept) == len(last.keys) and all(a is b for a, b in zip(kept, last.keys, strict=True)):
+        return None
+    return last.model_copy(update={"version": version, "keys": tuple(kept)})
+
+
 def narrowed(last: Snapshot, before: ApiSpec, after: ApiSpec, version: int) -> Snapshot:
     """The last snapshot, made from `before`, without anything that `after` no longer gives.
 

@@ -59,11 +59,16 @@ class Published:
         mine, theirs = (replace(each, snapshot=None, state=self.state, duration_ms=0) for each in (self, other))
         if mine != theirs or self.snapshot is None or other.snapshot is None:
             return mine == theirs
+        return self.snapshot.sources == other.snapshot.sources and self.serves_the_same(other)
+
+    def serves_the_same(self, other: "Published | None") -> bool:
+        """Whether callers would see no difference: nothing of the snapshot differs but its version and what was seen."""
+        if other is None or self.snapshot is None or other.snapshot is None:
+            return False
+        seen = {"version": self.snapshot.version, "sources": self.snapshot.sources}
         keys = zip(self.snapshot.keys, other.snapshot.keys, strict=False)
         # Queries' versions tell 1, true and 1.0 apart, which are equal in Python; keys have none.
-        return self.snapshot == other.snapshot.model_copy(update={"version": self.snapshot.version}) and all(
-            a is b or repr(a.bind) == repr(b.bind) for a, b in keys
-        )
+        return self.snapshot == other.snapshot.model_copy(update=seen) and all(a is b or repr(a.bind) == repr(b.bind) for a, b in keys)
 
 
 def report(published: Published) -> Report | None:
