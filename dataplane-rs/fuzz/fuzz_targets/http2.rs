@@ -20,7 +20,7 @@ fuzz_target!(|input: (u8, &[u8], usize)| {
     let (method, target) = (lines.next().unwrap_or("GET"), lines.next().unwrap_or("/"));
     let headers: Vec<_> = lines
         .filter_map(|line| line.split_once(':'))
-        .map(|(name, value)| httparse::Header { name, value: value.as_bytes() })
+        .map(|(name, value)| head::Header { name: name.as_bytes(), value: value.as_bytes() })
         .collect();
     if let Ok(head) = head::of_stream(method, target.as_bytes(), &headers, 100) {
         assert!(head.keep_alive && head.length == 0);

@@ -66,7 +66,7 @@ pub fn bindings(
 pub fn format(head: &Head<'_>) -> Result<Format, Code> {
     let requested = if head.arguments.is_empty() { None } else { url::requested(head.arguments).map_err(|_| Code::NotAcceptable)? };
     match head.accept {
-        Field::Absent | Field::Once(b"*/*") => Ok(requested.unwrap_or(Format::Json)),
+        Field::Absent | Field::Once(b"*/*" | b"application/json") => Ok(requested.unwrap_or(Format::Json)),
         Field::Once(value) => negotiate::format(requested, [value]).map_err(|_| Code::NotAcceptable),
         Field::Several => negotiate::format(requested, values(head, "accept")).map_err(|_| Code::NotAcceptable),
     }
@@ -83,7 +83,7 @@ pub fn coding(head: &Head<'_>) -> Coding {
 
 /// All lines of a header.
 pub fn values<'a>(head: &'a Head<'_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-    head.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name)).map(|header| header.value)
+    head.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name.as_bytes())).map(|header| header.value)
 }
 
 /// Puts `If-None-Match`, all lines of it, where the answer's tag will be looked for.

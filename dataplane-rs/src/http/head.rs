@@ -1,10 +1,30 @@
 //! A request's head: bytes in, borrowed fields out. May reject: what is not HTTP/1.x, and everything that two servers could read
 //! in two ways (two lengths, a length beside a coding, bare LF, folded or spaced headers, Host missing or twice). IO: none.
-use httparse::{Header, Status};
+use crate::encode::text;
+use httparse::Status;
 use std::mem::MaybeUninit;
+
+mod usual;
 
 /// Slots for headers: one more than the default limit, so that the limit itself decides.
 const SLOTS: usize = 128;
+/// Up to so many headers are usual.
+const USUAL: usize = 24;
+/// Characters of `host[:port]`.
+const AUTHORITY: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut at = 0;
+    while at < 256 {
+        #[allow(clippy::indexing_slicing, reason = "a loop over the table itself, when this is compiled")]
+        {
+            let byte = at as u8;
+            table[at] = byte.is_ascii_alphanumeric()
+                || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\''..=b'*' | b'+' | b';' | b'=' | b':' | b'[' | b']' | b'%');
+        }
+        at += 1;
+    }
+    table
+};
 
 /// What a request's connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +63,15 @@ pub enum Framing {
     Length(u64),
     /// By `Transfer-Encoding: chunked`.
     Chunked,
+}
+
+/// One line of a head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// A token, in whatever case.
+    pub name: &'a [u8],
+    /// Without blanks around it.
+    pub value: &'a [u8],
 }
 
 /// The key text that a request brings.
@@ -133,7 +162,7 @@ impl Head<'_> {
     /// All lines of a list header, joined by commas (RFC 9110, 5.3).
     pub fn joined(&self, name: &str) -> Vec<u8> {
         let mut list = Vec::new();
-        for header in self.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)) {
+        for header in self.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name.as_bytes())) {
             if !list.is_empty() {
                 list.extend_from_slice(b", ");
             }
@@ -148,12 +177,22 @@ impl Head<'_> {
 /// `limit_bytes` bounds the head, `limit_headers` its headers.
 #[inline]
 pub fn parse<R>(input: &[u8], limit_bytes: usize, limit_headers: usize, then: impl FnOnce(Head<'_>) -> R) -> Result<Option<R>, Fault> {
+    let window = input.get(..limit_bytes).unwrap_or(input);
+    let mut few = [Header::default(); USUAL];
+    if let Some(usual) = usual::read(window, &mut few, limit_headers) {
+        let headers = few.get(..usual.headers).unwrap_or_default();
+        return fields(usual.length, Protocol::Http11, usual.method, usual.target, headers).map(|head| Some(then(head)));
+    }
+    plain(window, limit_bytes <= input.len(), limit_headers, then)
+}
+
+/// As httparse reads it. `full`: there is no room for more bytes.
+fn plain<R>(window: &[u8], full: bool, limit_headers: usize, then: impl FnOnce(Head<'_>) -> R) -> Result<Option<R>, Fault> {
     let mut slots = [const { MaybeUninit::uninit() }; SLOTS];
     let mut request = httparse::Request::new(&mut []);
-    let window = input.get(..limit_bytes).unwrap_or(input);
     let length = match request.parse_with_uninit_headers(window, &mut slots) {
         Ok(Status::Complete(length)) => length,
-        Ok(Status::Partial) if input.len() >= limit_bytes => return Err(Fault::TooLarge),
+        Ok(Status::Partial) if full => return Err(Fault::TooLarge),
         Ok(Status::Partial) => return Ok(None),
         Err(httparse::Error::TooManyHeaders) => return Err(Fault::TooLarge),
         Err(_) => return Err(Fault::Malformed),
@@ -162,10 +201,6 @@ pub fn parse<R>(input: &[u8], limit_bytes: usize, limit_headers: usize, then: im
         return Err(Fault::TooLarge);
     }
     let text = window.get(..length).ok_or(Fault::Malformed)?;
-    read(text, &request).map(|head| Some(then(head)))
-}
-
-fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<Head<'a>, Fault> {
     // httparse takes a lone LF as a line end; others in front of us may not.
     if memchr::memchr_iter(b'\n', text).any(|at| at == 0 || text.get(at - 1) != Some(&b'\r')) {
         return Err(Fault::Malformed);
@@ -174,7 +209,12 @@ fn read<'a>(text: &'a [u8], request: &'a httparse::Request<'_, 'a>) -> Result<He
         return Err(Fault::Malformed);
     };
     let protocol = if minor == 0 { Protocol::Http10 } else { Protocol::Http11 };
-    fields(text.len(), protocol, method, target.as_bytes(), request.headers)
+    let mut headers = [Header::default(); SLOTS];
+    for (to, from) in headers.iter_mut().zip(request.headers.iter()) {
+        *to = Header { name: from.name.as_bytes(), value: from.value.trim_ascii() };
+    }
+    let headers = headers.get(..request.headers.len()).unwrap_or_default();
+    fields(text.len(), protocol, method, target.as_bytes(), headers).map(|head| Some(then(head)))
 }
 
 /// The head of a stream of HTTP/2, whose framing the connection has checked. `headers`: those of the stream and, as `host`, its authority.
@@ -227,39 +267,38 @@ fn fields<'a>(
     let mut host = Field::Absent;
     let (mut close, mut keep) = (false, false);
     for header in headers {
-        let (name, value) = (header.name.as_bytes(), header.value.trim_ascii());
-        let is = |other: &[u8]| name.eq_ignore_ascii_case(other);
+        let Header { name, value } = *header;
         match name.len() {
-            4 if is(b"host") => host.put(value),
-            6 if is(b"accept") => head.accept.put(value),
-            6 if is(b"prefer") => head.prefer.put(value),
-            6 if is(b"expect") => head.expects |= value.eq_ignore_ascii_case(b"100-continue"),
-            9 if is(b"x-api-key") => credential(&mut head.credential, Some(value)),
-            10 if is(b"connection") => {
+            4 if is(name, b"host") => host.put(value),
+            6 if is(name, b"accept") => head.accept.put(value),
+            6 if is(name, b"prefer") => head.prefer.put(value),
+            6 if is(name, b"expect") => head.expects |= value.eq_ignore_ascii_case(b"100-continue"),
+            9 if is(name, b"x-api-key") => credential(&mut head.credential, Some(value)),
+            10 if is(name, b"connection") => {
                 for token in value.split(|&b| b == b',').map(<[u8]>::trim_ascii) {
                     close |= token.eq_ignore_ascii_case(b"close");
                     keep |= token.eq_ignore_ascii_case(b"keep-alive");
                 }
             }
-            11 if is(b"traceparent") => head.traceparent.put(value),
-            12 if is(b"content-type") => head.content_type.put(value),
-            13 if is(b"authorization") => {
+            11 if is(name, b"traceparent") => head.traceparent.put(value),
+            12 if is(name, b"content-type") => head.content_type.put(value),
+            13 if is(name, b"authorization") => {
                 let bearer = value.split_at_checked(7).filter(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
                 credential(&mut head.credential, bearer.map(|(_, key)| key.trim_ascii()));
             }
-            13 if is(b"if-none-match") => head.if_none_match.put(value),
-            14 if is(b"content-length") => {
+            13 if is(name, b"if-none-match") => head.if_none_match.put(value),
+            14 if is(name, b"content-length") => {
                 let value = number(value).ok_or(Fault::Malformed)?;
                 if head.framing != Framing::None {
                     return Err(Fault::Malformed); // twice, or beside a coding
                 }
                 head.framing = Framing::Length(value);
             }
-            15 if is(b"accept-encoding") => head.accept_encoding.put(value),
-            15 if is(b"idempotency-key") => head.idempotency_key.put(value),
-            15 if is(b"x-forwarded-for") => head.forwarded_for.put(value),
-            16 if is(b"content-encoding") => head.content_encoding.put(value),
-            17 if is(b"transfer-encoding") => {
+            15 if is(name, b"accept-encoding") => head.accept_encoding.put(value),
+            15 if is(name, b"idempotency-key") => head.idempotency_key.put(value),
+            15 if is(name, b"x-forwarded-for") => head.forwarded_for.put(value),
+            16 if is(name, b"content-encoding") => head.content_encoding.put(value),
+            17 if is(name, b"transfer-encoding") => {
                 if head.framing != Framing::None || old || !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Fault::Malformed);
                 }
@@ -281,6 +320,12 @@ fn fields<'a>(
     Ok(head)
 }
 
+/// Whether a header has this name, in whatever case; `other` in lower case. Names are tokens: of those only letters change by the bit.
+#[inline]
+fn is<const N: usize>(name: &[u8], other: &[u8; N]) -> bool {
+    name.as_array::<N>().is_some_and(|name| name.iter().zip(other).fold(0, |differ, (&a, &b)| differ | ((a | 0x20) ^ b)) == 0)
+}
+
 fn credential<'a>(slot: &mut Credential<'a>, key: Option<&'a [u8]>) {
     *slot = match (*slot, key) {
         (Credential::None, Some(key)) if !key.is_empty() => Credential::Key(key),
@@ -298,7 +343,7 @@ fn number(text: &[u8]) -> Option<u64> {
 
 /// Nothing in it that would make it more than `host[:port]`.
 fn authority(host: &[u8]) -> bool {
-    host.iter().all(|&b| b.is_ascii_alphanumeric() || b"-._~!$&'()*+;=:[]%".contains(&b))
+    host.iter().all(|&byte| AUTHORITY.get(usize::from(byte)).copied().unwrap_or_default())
 }
 
 /// Path and arguments of a target in origin form, absolute form (its authority is dropped) or `*`.
@@ -332,6 +377,10 @@ fn split(target: &[u8], method: Method) -> Result<(&[u8], &[u8]), Fault> {
 /// Percent-decodes a path into `out`; false when an escape or the UTF-8 is not valid, or it holds NUL.
 pub fn decode_path(path: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
+    if text::any(path, b' ', |eight| text::holds(eight, b'%') | text::holds(eight, 0) | text::high(eight)) == 0 {
+        out.extend_from_slice(path);
+        return true;
+    }
     let mut rest = path;
     while let Some((before, after)) = memchr::memchr(b'%', rest).and_then(|at| rest.split_at_checked(at)) {
         out.extend_from_slice(before);

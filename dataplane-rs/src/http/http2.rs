@@ -4,7 +4,7 @@
 //! May reject: what the protocol forbids, more streams than the bound (refused by the protocol), a client that cancels stream after
 //! stream (ENHANCE_YOUR_CALM), heads and bodies beyond their bounds. IO: the client's socket.
 use super::client::{Body, Client, Way};
-use super::head;
+use super::head::{self, Header};
 use super::server::Start;
 use super::stream::{Beside, Stream};
 use super::transport::Transport;
@@ -17,7 +17,6 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
-use httparse::Header;
 use std::future::poll_fn;
 use std::io;
 use std::net::IpAddr;
@@ -247,7 +246,7 @@ impl Session {
     /// Hands one request to the thread's core.
     fn admit(&mut self, head: &Parts, body: Body<'_>, mut respond: SendResponse<Bytes>, now: Instant, started: &mut Vec<Start>) {
         let worker = self.worker.clone();
-        let mut slots = [httparse::EMPTY_HEADER; SLOTS];
+        let mut slots = [Header::default(); SLOTS];
         let target = head.uri.path_and_query().map_or("", |target| target.as_str());
         let headers = fields(head, &mut slots);
         let head =
@@ -376,8 +375,8 @@ impl Arriving {
 fn fields<'a, 'b>(head: &'a Parts, slots: &'b mut [Header<'a>; SLOTS]) -> Result<&'b [Header<'a>], head::Fault> {
     let authority = head.uri.authority().map(|authority| authority.as_str());
     let own = head.headers.iter().filter(|(name, _)| authority.is_none() || *name != http::header::HOST);
-    let own = own.map(|(name, value)| Header { name: name.as_str(), value: value.as_bytes() });
-    let host = authority.map(|authority| Header { name: "host", value: authority.as_bytes() });
+    let own = own.map(|(name, value)| Header { name: name.as_str().as_bytes(), value: value.as_bytes().trim_ascii() });
+    let host = authority.map(|authority| Header { name: b"host", value: authority.as_bytes() });
     let mut count = 0;
     for header in host.into_iter().chain(own) {
         *slots.get_mut(count).ok_or(head::Fault::TooLarge)? = header;

@@ -9,6 +9,9 @@ use crate::runs::RunId;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, UNIX_EPOCH};
 
+/// How nearly every 200 begins, up to its run's id.
+const USUAL: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Run-Id: ";
+
 /// The Date header's value, made anew once a second.
 #[derive(Debug, Default)]
 pub struct Date {
@@ -16,6 +19,8 @@ pub struct Date {
     text: String,
     /// From `Cache-Control` to the value of `Content-Length`, as nearly every 200 has it.
     usual: Vec<u8>,
+    /// From its first byte, as that of one row has it, with room for the run's id.
+    one: Vec<u8>,
 }
 
 impl Date {
@@ -34,6 +39,11 @@ impl Date {
             usual.clear();
             control(None, self, &mut usual);
             usual.extend_from_slice(b"\r\nContent-Length: ");
+            self.one.clear();
+            self.one.extend_from_slice(USUAL);
+            self.one.resize(USUAL.len() + RunId::TEXT, b'0');
+            self.one.extend_from_slice(b"\r\nX-Row-Count: 1\r\nX-Truncated: false");
+            self.one.extend_from_slice(&usual);
             self.usual = usual;
         }
     }
@@ -123,23 +133,20 @@ fn usual(form: Form, date: &Date, answer: &Success<'_>, out: &mut Vec<u8>) -> bo
     if form.format != Format::Json || form.protocol != Protocol::Http11 || form.close {
         return false;
     }
-    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Run-Id: ";
-    let mut start = [0; HEAD.len() + RunId::TEXT];
-    if let Some((head, id)) = start.split_first_chunk_mut::<{ HEAD.len() }>()
-        && let Some(id) = id.first_chunk_mut()
-    {
-        head.copy_from_slice(HEAD);
-        run.write(id);
-    }
-    out.extend_from_slice(&start);
+    let start = out.len();
     if rows == 1 {
-        out.extend_from_slice(b"\r\nX-Row-Count: 1\r\nX-Truncated: false");
+        out.extend_from_slice(&date.one);
     } else {
+        out.extend_from_slice(USUAL);
+        out.extend_from_slice(&[0; RunId::TEXT]);
         out.extend_from_slice(b"\r\nX-Row-Count: ");
         number(rows, out);
         out.extend_from_slice(b"\r\nX-Truncated: false");
+        out.extend_from_slice(&date.usual);
     }
-    out.extend_from_slice(&date.usual);
+    if let Some(id) = out.get_mut(start + USUAL.len()..).and_then(<[u8]>::first_chunk_mut) {
+        run.write(id);
+    }
     number(length as u64, out);
     out.extend_from_slice(b"\r\n\r\n");
     true

@@ -141,3 +141,96 @@ proptest! {
         prop_assert_eq!(parse(text, 256, 10, |head| head.length), Ok(Some(text.len())));
     }
 }
+
+/// What a head says, as text: all of it.
+fn said(result: Result<Option<String>, Fault>) -> String {
+    format!("{result:?}")
+}
+
+fn both(text: &[u8], limit_bytes: usize, limit_headers: usize) -> (String, String) {
+    let say = |head: Head<'_>| format!("{head:?}");
+    let window = text.get(..limit_bytes).unwrap_or(text);
+    (said(parse(text, limit_bytes, limit_headers, say)), said(plain(window, limit_bytes <= text.len(), limit_headers, say)))
+}
+
+fn is_usual(text: &str) -> bool {
+    usual::read(text.as_bytes(), &mut [Header::default(); USUAL], USUAL).is_some()
+}
+
+#[test]
+fn usual_heads_are_read_by_words_and_others_are_not() {
+    for text in [
+        "GET /q/user?path=/users/7 HTTP/1.1\r\nHost: 127.0.0.1:8080\r\nX-API-Key: trk_abc\r\nAccept: */*\r\n\r\n",
+        "POST /q/user HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}",
+        "HEAD / HTTP/1.1\r\nhost:a\r\nX:\r\nY: \r\n\r\n",
+    ] {
+        assert!(is_usual(text), "{text:?}");
+    }
+    for text in [
+        "GET /q/user HTTP/1.0\r\nHost: a\r\n\r\n",
+        "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET http://a/ HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\nHost: a\n\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: \u{e9}\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: a\tb\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX : b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\nX: b\x7f\r\n\r\n",
+        "GET /a b HTTP/1.1\r\nHost: a\r\n\r\n",
+        "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "GET / HTTP/1.1\r\nHost: a\r\n",
+    ] {
+        assert!(!is_usual(text), "{text:?}");
+    }
+    let many = (0..USUAL).map(|n| format!("X-{n}: a\r\n")).collect::<String>();
+    assert!(!is_usual(&format!("GET / HTTP/1.1\r\nHost: a\r\n{many}\r\n")));
+}
+
+fn header() -> impl Strategy<Value = String> {
+    let name = prop_oneof![
+        3 => prop::sample::select(vec![
+            "Host", "x-api-key", "X-API-KEY", "accept", "Accept-Encoding", "Content-Length", "Transfer-Encoding", "Connection", "Prefer", "Expect",
+            "traceparent", "Content-Type", "Authorization", "If-None-Match", "Idempotency-Key", "X-Forwarded-For", "Content-Encoding", "User-Agent",
+        ]).prop_map(str::to_owned),
+        1 => "[!-~]{0,20}",
+        1 => "[A-Za-z@`\\[\\]^-]{1,17}",
+    ];
+    let value = prop_oneof![
+        3 => prop::sample::select(vec!["a", "*/*", "1", "0", "chunked", "close, keep-alive", "Bearer abc", "bearer  x ", "100-continue", "127.0.0.1:80"]).prop_map(str::to_owned),
+        2 => "[ -~]{0,30}",
+        1 => "[ \t\u{e9}\u{7f}\0\r\n,a]{0,6}",
+    ];
+    (name, prop::sample::select(vec![":", ": ", ":  ", " : ", ":\t", ""]), value, prop::sample::select(vec!["\r\n", "\r\n", "\r\n", " \r\n", "\n", "\r"]))
+        .prop_map(|(name, colon, value, end)| format!("{name}{colon}{value}{end}"))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4096))]
+
+    #[test]
+    fn heads_read_by_words_say_what_httparse_says(
+        method in prop::sample::select(vec!["GET", "GET", "POST", "HEAD", "OPTIONS", "get", "", "G"]),
+        target in prop_oneof![3 => "/[!-~]{0,40}", 1 => "[ -~\u{e9}]{0,12}", 1 => Just("http://a/b?c".to_owned())],
+        version in prop::sample::select(vec![" HTTP/1.1", " HTTP/1.1", " HTTP/1.1", " HTTP/1.0", "  HTTP/1.1", " HTTP/2.0", " HTTP/1.1 ", ""]),
+        headers in prop::collection::vec(header(), 0..30),
+        end in prop::sample::select(vec!["\r\n", "\r\n", "", "\n", "\r\nGET /next HTTP/1.1\r\n\r\n"]),
+        limits in (prop::sample::select(vec![40usize, 200, 16 << 10]), prop::sample::select(vec![2usize, 24, 100])),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let text = format!("{method} {target}{version}\r\n{}{end}", headers.concat());
+        let (words, plainly) = both(text.as_bytes(), limits.0, limits.1);
+        prop_assert_eq!(words, plainly, "{:?}", text);
+        let part = text.as_bytes().get(..cut.index(text.len() + 1)).unwrap_or_default();
+        let (words, plainly) = both(part, limits.0, limits.1);
+        prop_assert_eq!(words, plainly, "{:?}", part);
+    }
+
+    #[test]
+    fn any_good_headers_are_usual(values in prop::collection::vec("[!-~]{1,70}( [!-~]{1,20})?", 0..20), target in "/[!-~]{0,90}") {
+        let headers = values.iter().enumerate().map(|(n, value)| format!("X-{n}: {value}\r\n")).collect::<String>();
+        let text = format!("GET {target} HTTP/1.1\r\nHost: a\r\n{headers}\r\nrest\0");
+        prop_assert!(is_usual(&text), "{:?}", text);
+        let (words, plainly) = both(text.as_bytes(), 16 << 10, 100);
+        prop_assert_eq!(words, plainly);
+    }
+}

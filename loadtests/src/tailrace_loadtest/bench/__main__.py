@@ -32,6 +32,7 @@ MORE: Mapping[str, Callable[[Session, argparse.Namespace], Verdict]] = {
     "distance": lambda session, given: curves.distance(session, given.rounds, given.seconds / 2),
     "rows": lambda session, given: curves.rows(session, given.rounds, given.seconds / 2),
     "overload": lambda session, given: overload.overload(session, given.rounds, given.seconds),
+    "overload-far": lambda session, given: overload.far(session, given.rounds, given.seconds),
     "bulk": lambda session, given: singles.bulk(session, given.rounds, given.seconds),
     "oha": lambda session, given: oha.oha(session, given.rounds, given.seconds),
     "stream": lambda session, given: stream.stream(session, given.rounds, given.seconds),
