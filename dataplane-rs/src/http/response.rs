@@ -9,6 +9,8 @@ use crate::runs::RunId;
 use http::{HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, UNIX_EPOCH};
 
+/// What an answer depends on besides its target.
+pub const VARY: &str = "Accept, Accept-Encoding, Authorization, X-API-Key";
 /// How nearly every 200 begins, up to its run's id.
 const USUAL: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Run-Id: ";
 
@@ -222,7 +224,9 @@ fn control(fresh: Option<Fresh<'_>>, date: &Date, out: &mut Vec<u8>) {
             number(age_s, out);
         }
     }
-    out.extend_from_slice(b"\r\nVary: Accept, Accept-Encoding, Authorization, X-API-Key\r\nDate: ");
+    out.extend_from_slice(b"\r\nVary: ");
+    out.extend_from_slice(VARY.as_bytes());
+    out.extend_from_slice(b"\r\nDate: ");
     out.extend_from_slice(date.text.as_bytes());
 }
 
@@ -265,7 +269,9 @@ pub fn problem(form: Form, date: &Date, code: Code, run: Option<RunId>, allow: O
 /// Appends the head of an answer to several calls in one body.
 pub fn bulk(form: Form, date: &Date, length: usize, coding: Coding, out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Type: application/json");
-    out.extend_from_slice(b"\r\nCache-Control: private\r\nVary: Accept, Accept-Encoding, Authorization, X-API-Key\r\nDate: ");
+    out.extend_from_slice(b"\r\nCache-Control: private\r\nVary: ");
+    out.extend_from_slice(VARY.as_bytes());
+    out.extend_from_slice(b"\r\nDate: ");
     out.extend_from_slice(date.text.as_bytes());
     out.extend_from_slice(b"\r\nContent-Length: ");
     number(length as u64, out);

@@ -1,10 +1,11 @@
 //! The answer on one stream of HTTP/2: what `response` wrote becomes HEADERS, DATA as the window allows, and trailers.
 //! May reject: a stream that is over. IO: none of its own; the connection's task sends.
 use super::output::Output;
+use super::response;
 use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -93,7 +94,7 @@ impl Stream {
             if pending.is_empty() {
                 return Ok(());
             }
-            let (response, length) = response(pending).ok_or(Over)?;
+            let (response, length) = taken_apart(pending).ok_or(Over)?;
             output.took(length);
             let end = output.whole() && output.backlog() == 0;
             let body = respond.send_response(response, end)?;
@@ -163,46 +164,97 @@ fn counts(rows: u64, truncated: bool) -> HeaderMap {
 }
 
 /// The head that `bytes` begin with, and its length. Headers of a connection are left out.
-fn response(bytes: &[u8]) -> Option<(Response<()>, usize)> {
-    let end = memchr::memmem::find(bytes, b"\r\n\r\n")?;
-    let head = Bytes::copy_from_slice(bytes.get(..end)?);
-    let status = StatusCode::from_bytes(head.get(9..12)?).ok()?;
+fn taken_apart(bytes: &[u8]) -> Option<(Response<()>, usize)> {
     let mut response = Response::new(());
-    *response.status_mut() = status;
+    *response.status_mut() = StatusCode::from_bytes(bytes.get(9..12)?).ok()?;
     let headers = response.headers_mut();
     headers.reserve(12);
-    let mut at = memchr::memchr(b'\n', &head).map_or(head.len(), |line| line + 1);
-    while at < head.len() {
-        let rest = head.get(at..)?;
-        let line = memchr::memchr(b'\r', rest).unwrap_or(rest.len());
-        let colon = memchr::memchr(b':', rest.get(..line)?)?;
-        let name = rest.get(..colon)?;
-        if name != b"Connection" {
-            let mut value = HeaderValue::from_maybe_shared(head.slice((at + colon + 2).min(at + line)..at + line)).ok()?;
-            // Another one each time: it would only push what repeats out of the client's table.
-            value.set_sensitive(name == b"X-Run-Id");
-            headers.append(HeaderName::from_bytes(name).ok()?, value);
+    let mut at = memchr::memchr(b'\n', bytes)? + 1;
+    loop {
+        let rest = bytes.get(at..)?;
+        let end = memchr::memchr(b'\r', rest)?;
+        let line = rest.get(..end)?;
+        at += end + 2;
+        if line.is_empty() {
+            return (at <= bytes.len()).then_some((response, at));
         }
-        at += line + 2;
+        let (name, value) = line.split_at_checked(memchr::memchr(b':', line)?)?;
+        if name != b"Connection" {
+            let (name, value) = field(name, value.get(2..).unwrap_or_default())?;
+            headers.append(name, value);
+        }
     }
-    Some((response, end + 4))
 }
+
+/// A header as the protocol's encoder takes it. Those of nearly every answer are known: neither their names nor most values are read anew.
+fn field(name: &[u8], value: &[u8]) -> Option<(HeaderName, HeaderValue)> {
+    const COUNT: HeaderName = HeaderName::from_static("x-row-count");
+    const TRUNCATED: HeaderName = HeaderName::from_static("x-truncated");
+    const RUN: HeaderName = HeaderName::from_static("x-run-id");
+    Some(match (name, value) {
+        (b"Content-Type", b"application/json") => (header::CONTENT_TYPE, HeaderValue::from_static("application/json")),
+        (b"X-Row-Count", b"1") => (COUNT, HeaderValue::from_static("1")),
+        (b"X-Truncated", b"false") => (TRUNCATED, HeaderValue::from_static("false")),
+        (b"Cache-Control", b"private") => (header::CACHE_CONTROL, HeaderValue::from_static("private")),
+        (b"Vary", VARY) => (header::VARY, HeaderValue::from_static(response::VARY)),
+        (b"Date", date) => (header::DATE, HeaderValue::from_bytes(date).ok()?),
+        (b"Content-Length", length) => (header::CONTENT_LENGTH, HeaderValue::from_bytes(length).ok()?),
+        (b"X-Run-Id", run) => {
+            let mut run = HeaderValue::from_bytes(run).ok()?;
+            // Another one each time: it would only push what repeats out of the client's table.
+            run.set_sensitive(true);
+            (RUN, run)
+        }
+        (name, value) => (HeaderName::from_bytes(name).ok()?, HeaderValue::from_bytes(value).ok()?),
+    })
+}
+
+const VARY: &[u8] = response::VARY.as_bytes();
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::http::negotiate::Coding;
+    use crate::http::response::{Form, Length, Success};
+    use crate::runs::RunId;
+
+    #[test]
+    fn what_is_known_of_a_head_says_what_any_other_says() {
+        let mut date = response::Date::default();
+        date.tick(1_700_000_000);
+        for (rows, truncated, coding) in [(1, false, Coding::Identity), (0, false, Coding::Identity), (7, true, Coding::Gzip)] {
+            let answer = Success {
+                run: RunId { epoch: 1, sequence: 2 },
+                rows: Some(rows),
+                truncated: Some(truncated),
+                next: Some(b"/q/a?cursor=x"),
+                timing: Some("auth;dur=0"),
+                fresh: None,
+                length: Length::Known(17),
+                coding,
+            };
+            let mut text = Vec::new();
+            response::success(Form::default(), &date, answer, &mut text);
+            let (found, length) = taken_apart(&text).unwrap();
+            assert_eq!(length, text.len());
+            let found: Vec<_> = found.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+            let lines = std::str::from_utf8(&text).unwrap().lines().skip(1).filter_map(|line| line.split_once(": "));
+            let said: Vec<_> = lines.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
+            assert_eq!(found, said);
+        }
+    }
 
     #[test]
     fn a_head_is_taken_apart() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Type: text/csv; charset=utf-8\r\nX-Run-Id: a-1\r\nConnection: close\r\nVary:\r\n\r\nbody: 1\r\n\r\n";
-        let (response, length) = response(text).unwrap();
+        let (response, length) = taken_apart(text).unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(text.get(length..), Some(&b"body: 1\r\n\r\n"[..]));
         let headers: Vec<_> = response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
         assert_eq!(headers, [("content-type", "text/csv; charset=utf-8"), ("x-run-id", "a-1"), ("vary", "")]);
-        assert!(super::response(b"HTTP/1.1 204 No Content\r\nAllow: GET\r\n").is_none());
-        let (empty, length) = super::response(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+        assert!(taken_apart(b"HTTP/1.1 204 No Content\r\nAllow: GET\r\n").is_none());
+        let (empty, length) = taken_apart(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
         assert_eq!((empty.status().as_u16(), empty.headers().len(), length), (204, 0, 27));
     }
 }

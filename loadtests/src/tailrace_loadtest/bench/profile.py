@@ -7,6 +7,7 @@ addr2line. Exit 1 where one of them is missing.
 
 import argparse
 import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -95,23 +96,27 @@ def lines_of(program: Path, addresses: Iterable[int]) -> dict[int, list[str]]:
     return found
 
 
-def loaded_at(pid: int, program: Path) -> int:
-    """What is to be taken from an address of the process to have the one in its file (a position-independent program)."""
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        words = line.split()
-        if words[-1] == str(program) and words[2] == "00000000":
-            return int(words[0].partition("-")[0], 16)
-    raise LoadFailed(f"{program} is not in the memory of {pid}")
+def moved_by(program: Path) -> int:
+    """What is to be added to an offset in a program's file, as perf tells it, to have the address that its debug data name (ELF, PT_LOAD)."""
+    with program.open("rb") as file:
+        head = file.read(64)
+        start, size, count = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+        file.seek(start)
+        for _ in range(count):
+            kind, flags, offset, address = struct.unpack_from("<IIQQ", file.read(size))
+            if kind == 1 and flags & 1:
+                return int(address - offset)
+    raise LoadFailed(f"{program} has no code")
 
 
-def shares(found: Sequence[Sample], files: Mapping[int, list[str]], base: int, program: Path) -> dict[str, float]:
+def shares(found: Sequence[Sample], files: Mapping[int, list[str]], program: Path) -> dict[str, float]:
     """Share of each part among the samples."""
     counts: Counter[str] = Counter()
     for sample in found:
         address, _, where = sample.frames[0]
         part = system_call(sample)
         if part is None and where == str(program):
-            part = next((part for each in files.get(address - base, []) if (part := part_of_path(each))), "other code")
+            part = next((part for each in files.get(address, []) if (part := part_of_path(each))), "other code")
         if part is None:
             part = "libc"
         side = not sample.thread.startswith("serve")
@@ -133,11 +138,12 @@ def profiled(session: Session, load: Load, seconds: float, folder: Path) -> tupl
     text = subprocess.run(
         ["perf", "script", "-i", str(data), "-F", "comm,ip,sym,dso"], capture_output=True, text=True, check=True, errors="replace"
     ).stdout
-    found, base = samples(text), loaded_at(pid, program)
+    found, moved = samples(text), moved_by(program)
     if not found:
         raise LoadFailed("perf saw nothing")
-    files = lines_of(program, (each.frames[0][0] - base for each in found if each.frames[0][2] == str(program)))
-    return float(report["cpu"]["server"]["us_per_call"]), shares(found, files, base, program)
+    found_in = lines_of(program, (each.frames[0][0] + moved for each in found if each.frames[0][2] == str(program)))
+    files = {address - moved: paths for address, paths in found_in.items()}
+    return float(report["cpu"]["server"]["us_per_call"]), shares(found, files, program)
 
 
 def table(columns: Mapping[str, tuple[float, Mapping[str, float]]]) -> str:
