@@ -28,7 +28,7 @@ CROWDS = {
 }
 """Each: what is asked for the peak, in a closed loop, and by whom twice that is offered."""
 FAR = {
-    "a statement shared": (Load("user", connections=4096), Load("user", connections=16_000)),
+    "a statement shared": (Load("user", connections=4096), Load("user", connections=10_000)),
     "a statement a connection": (Load("users", connections=64), Load("users", connections=4096)),
 }
 FAR_US = 40_000

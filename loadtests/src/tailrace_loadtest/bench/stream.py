@@ -4,6 +4,7 @@ IO: reads streams over sockets, runs psql, reads and resets high-water marks in 
 """
 
 import contextlib
+import os
 import resource
 import socket
 import subprocess
@@ -110,47 +111,107 @@ def _form(session: Session, form: str, rounds: int, details: dict[str, Any]) -> 
     ]
 
 
+@contextlib.contextmanager
+def _through_us(session: Session, late: list[int]) -> Iterator[None]:
+    """Ten readers of ours that sip, from when all have their first bytes: their databases have sorted by then."""
+    over, began = threading.Event(), threading.Semaphore(0)
+
+    def sip(connection: socket.socket) -> None:
+        with contextlib.closing(connection):
+            first = connection.recv(SIP)
+            began.release()
+            while first and not over.wait(SIP_S) and connection.recv(SIP):
+                pass
+
+    threads = [threading.Thread(target=sip, args=(_ask(session, "ndjson", SIP),)) for _ in range(READERS)]
+    for thread in threads:
+        thread.start()
+    late.append(sum(not began.acquire(timeout=FIRST_S) for _ in threads))
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
+@contextlib.contextmanager
+def _past_us(session: Session) -> Iterator[None]:
+    """The same ten at the database itself, by psql: what of their cost is not ours."""
+    over, began = threading.Event(), threading.Semaphore(0)
+    command = [str(session.server.bin / "psql"), "-qX", "-c", f"COPY ({SQL}) TO STDOUT", session.server.url(DATABASE)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(READERS)]
+
+    def sip(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None, "asked for"
+        first = os.read(process.stdout.fileno(), SIP)
+        began.release()
+        while first and not over.wait(SIP_S) and os.read(process.stdout.fileno(), SIP):
+            pass
+
+    threads = [threading.Thread(target=sip, args=(process,)) for process in processes]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        began.acquire(timeout=FIRST_S)
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
 def _slow(session: Session, rounds: int, seconds: float, details: dict[str, Any]) -> list[Verdict]:
-    """Ten readers that sip, and a look-up beside them, from when all ten have their first bytes: their databases have sorted by then."""
-    load = Load("user", connections=4, rate=500)
-    target = session.target(OURS, load)
-    assert target is not None, "ours is always there"
-    quiet, beside, extra, late = [], [], [], 0
+    """Ten readers that sip, and look-ups beside them: of the database and of the response cache, and beside ten readers that are not ours."""
+    loads = {"asked": Load("user", connections=4, rate=500), "kept": Load("user_cached", connections=4, rate=500, keys=1000)}
+    seen: dict[str, list[dict[str, Any]]] = {}
+    extra: list[float] = []
+    late: list[int] = []
+
+    def look(where: str, number: int) -> None:
+        for name, load in loads.items():
+            target = session.target(OURS, load)
+            assert target is not None, "ours is always there"
+            seen.setdefault(f"{name} {where}", []).append(session.run(target, load, seconds, number + 1, load.rate))
+
     for number in range(rounds):
-        quiet.append(session.run(target, load, seconds, number + 1, 500))
-        over, began = threading.Event(), threading.Semaphore(0)
-
-        def sip(connection: socket.socket, over: threading.Event = over, began: threading.Semaphore = began) -> None:
-            with contextlib.closing(connection):
-                first = connection.recv(SIP)
-                began.release()
-                while first and not over.wait(SIP_S) and connection.recv(SIP):
-                    pass
-
-        with _extra(session) as more:
-            threads = [threading.Thread(target=sip, args=(_ask(session, "ndjson", SIP),)) for _ in range(READERS)]
-            for thread in threads:
-                thread.start()
-            late += sum(not began.acquire(timeout=FIRST_S) for _ in threads)
-            beside.append(session.run(target, load, seconds, number + 1, 500))
-            over.set()
-            for thread in threads:
-                thread.join()
+        look("alone", number)
+        with _past_us(session):
+            look("past", number)
+        with _extra(session) as more, _through_us(session, late):
+            look("beside", number)
         extra.append(more["dataplane"] + more["gateway"])
-    p50 = Range.of(two["latency_ms"]["p50"] / one["latency_ms"]["p50"] for one, two in zip(quiet, beside, strict=True))
-    details["slow"] = {
-        "p50_times": p50.to_json(),
-        "extra_mb": extra,
-        "p99_ms": [[each["latency_ms"]["p99"] for each in part] for part in (quiet, beside)],
+
+    def times(name: str, where: str, than: str) -> Range:
+        pairs = zip(seen[f"{name} {where}"], seen[f"{name} {than}"], strict=True)
+        return Range.of(one["latency_ms"]["p50"] / two["latency_ms"]["p50"] for one, two in pairs)
+
+    spans = {
+        f"{name} {where} than {than}": times(name, where, than)
+        for name in loads
+        for where, than in (("beside", "alone"), ("past", "alone"), ("beside", "past"))
     }
-    wrong = sum(each["wrong"] + each["other_status"] + sum(each["errors"].values()) for each in beside)
+    details["slow"] = {
+        "p50_times": {name: span.to_json() for name, span in spans.items()},
+        "p50_ms": {name: [each["latency_ms"]["p50"] for each in reports] for name, reports in seen.items()},
+        "p99_ms": {name: [each["latency_ms"]["p99"] for each in reports] for name, reports in seen.items()},
+        "extra_mb": extra,
+    }
+    wrong = sum(each["wrong"] + each["other_status"] + sum(each["errors"].values()) for reports in seen.values() for each in reports)
     memory = at_most("stream", Range.of(extra), EXTRA_MB * READERS, f"MB extra with {READERS} slow readers")
-    look_up = at_most("stream", p50, SLOWED, "× p50 of a look-up beside them")
-    if late:
-        look_up = Verdict("stream", look_up.value, look_up.goal, False, f"{late} slow readers had no first bytes in {FIRST_S:.0f} s")
-    if wrong:
-        look_up = Verdict("stream", look_up.value, look_up.goal, False, f"{wrong} look-ups were not answered right")
-    return [memory, look_up]
+    parts = [
+        at_most("stream", spans["kept beside than alone"], SLOWED, "× p50 of a kept look-up beside them"),
+        at_most("stream", spans["asked beside than alone"], SLOWED, "× p50 of a look-up beside them"),
+        at_most("stream", spans["asked beside than past"], SLOWED, "× what ten such readers of the database itself make of it"),
+    ]
+    if any(late) or wrong:
+        why = f"{sum(late)} slow readers had no first bytes in {FIRST_S:.0f} s, {wrong} look-ups were not answered right"
+        parts = [Verdict("stream", part.value, part.goal, False, why) for part in parts]
+    return [memory, *parts]
 
 
 def stream(session: Session, rounds: int, seconds: float) -> Verdict:
