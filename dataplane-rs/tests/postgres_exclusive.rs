@@ -163,6 +163,24 @@ async fn a_pool_of_one_is_never_exceeded() {
     assert_eq!(call(&pool, ask("SELECT 'x'::text AS a", &["a"])).await.unwrap().one(), "x");
 }
 
+#[tokio::test]
+async fn nobody_gets_a_connection_with_too_little_time_left() {
+    let server = Server::start();
+    let place = Place::new(&server.url(), 1);
+    let pool = place.pool_with(Limits::default());
+    let first = pool.submit(ask("SELECT pg_sleep(1.2)::text AS a", &["a"]));
+    eventually("it sleeps", || server.psql(SLEEPERS) == "1").await;
+    // Who waits for the connection has half of its time for that, so that none is lent to a statement which would be cancelled.
+    let (soon, late) = (Duration::from_millis(1_400), Duration::from_secs(20));
+    let (soon, late) =
+        (pool.submit(within(ask("SELECT 'x'::text AS a", &["a"]), soon)), pool.submit(within(ask("SELECT 'y'::text AS a", &["a"]), late)));
+    assert_eq!(collect(soon, 1).await, Err(Failure::PoolFull));
+    assert_eq!(server.psql(SLEEPERS), "1", "the other still has it");
+    assert_eq!(collect(late, 1).await.unwrap().one(), "y");
+    assert!(collect(first, 1).await.is_ok());
+    assert_eq!(pool.stats().connects, 1);
+}
+
 // Case 5.
 #[tokio::test]
 async fn only_the_excess_waits_for_a_limited_role() {

@@ -287,7 +287,16 @@ impl Core {
     /// To the database.
     #[inline]
     pub(super) fn go(&mut self, call: Box<Call>, output: &mut Output) -> Admitted {
-        if call.shares { self.queue(call, output) } else { Admitted::Exclusive(call) }
+        if call.shares {
+            return self.queue(call, output);
+        }
+        // Refused here it costs no task, and those who have a connection go on.
+        let at = call.plan.as_ref().zip(call.query()).and_then(|(plan, query)| plan.databases.get(query.connection as usize));
+        if at.and_then(|&at| self.databases.get(at)).is_some_and(|database| database.exclusive.is_full()) {
+            self.desk.refuse(call, Code::PoolFull, Cost::default(), Some(output));
+            return Admitted::Told;
+        }
+        Admitted::Exclusive(call)
     }
 
     #[inline]

@@ -252,7 +252,7 @@ impl Desk {
             lead.fail();
         }
         let Some(output) = output else { return self.gone(call, cost) };
-        if code == Code::Overloaded && call.form.protocol == Protocol::Http11 && !call.form.head {
+        if matches!(code, Code::Overloaded | Code::PoolFull) && call.form.protocol == Protocol::Http11 && !call.form.head {
             let number = call.ticket.number;
             if !output.says_close(number, call.form.close) {
                 let (run, mut length) = (self.recorder.next_id(), 0);

@@ -38,7 +38,8 @@ impl Forward {
             target.push(b'?');
             target.extend_from_slice(head.arguments);
         }
-        let headers = head.headers.iter().map(|header| (String::from_utf8_lossy(header.name).into_owned(), header.value.to_vec())).collect();
+        let headers =
+            head.headers.iter().map(|header| (String::from_utf8_lossy(header.name).into_owned(), header.value.to_vec())).collect();
         Self { call, method: head.method_text.to_owned(), target, headers, body: body.to_vec() }
     }
 }

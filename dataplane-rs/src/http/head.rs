@@ -19,7 +19,10 @@ const AUTHORITY: [bool; 256] = {
         {
             let byte = at as u8;
             table[at] = byte.is_ascii_alphanumeric()
-                || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\''..=b'*' | b'+' | b';' | b'=' | b':' | b'[' | b']' | b'%');
+                || matches!(
+                    byte,
+                    b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&' | b'\''..=b'*' | b'+' | b';' | b'=' | b':' | b'[' | b']' | b'%'
+                );
         }
         at += 1;
     }

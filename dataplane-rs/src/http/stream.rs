@@ -238,7 +238,8 @@ mod tests {
             response::success(Form::default(), &date, answer, &mut text);
             let (found, length) = taken_apart(&text).unwrap();
             assert_eq!(length, text.len());
-            let found: Vec<_> = found.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
+            let found: Vec<_> =
+                found.headers().iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect();
             let lines = std::str::from_utf8(&text).unwrap().lines().skip(1).filter_map(|line| line.split_once(": "));
             let said: Vec<_> = lines.map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
             assert_eq!(found, said);

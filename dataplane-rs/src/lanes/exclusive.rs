@@ -30,6 +30,15 @@ impl Exclusive {
         Self::Postgres(postgres::Pool::new(source, budget, reach, Limits::default()))
     }
 
+    /// The next would be told at once that as many wait as may.
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Postgres(pool) => pool.is_full(),
+            Self::Mysql(pool) => pool.is_full(),
+            Self::Sqlite(_) => false,
+        }
+    }
+
     /// Runs one statement; see `Event` for what comes.
     pub fn submit(&self, ask: Ask) -> Receiver<Event> {
         match self {

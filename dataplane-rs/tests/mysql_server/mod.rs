@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 pub struct Server {
@@ -31,8 +32,13 @@ fn user() -> Option<&'static str> {
     is_root().then_some("--user=mysql")
 }
 
-/// A data folder as mariadb-install-db makes it, made once and kept with the build.
-fn template() -> PathBuf {
+/// A data folder as mariadb-install-db makes it, made once and kept with the build. One at a time: several installations at once fail each other.
+fn template() -> &'static Path {
+    static MADE: OnceLock<PathBuf> = OnceLock::new();
+    MADE.get_or_init(installed)
+}
+
+fn installed() -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let kept = folder.join("mariadb");
     if !kept.exists() {
@@ -67,7 +73,7 @@ impl Server {
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let mut server = Self { port, home, child: None, settings };
-        copy(&template(), &server.home.path().join("data"));
+        copy(template(), &server.home.path().join("data"));
         give(server.home.path());
         server.run();
         server.sql("CREATE DATABASE shop");

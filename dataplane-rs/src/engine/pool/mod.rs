@@ -1,7 +1,8 @@
 //! The exclusive lane's connections of one thread, whatever the engine: lent one call at a time, bounded by the shared `Budget`, replaced when they age.
 //!
 //! IO: connects; a janitor task looks after idle connections about once a second and ends with the pool.
-//! May reject: `PoolFull` when the queue is full or no connection came free in time, `Unavailable` when none can be opened.
+//! May reject: `PoolFull` when the queue is full or no connection came free within half of the time that a call has (what is left then would
+//! mostly end in a cancelled statement, which costs the connection more than it was asked for), `Unavailable` when none can be opened.
 mod backoff;
 mod budget;
 mod janitor;
@@ -192,6 +193,12 @@ impl<M: Pooled> Pool<M> {
         receiver
     }
 
+    /// As many wait as may: the next would be told `PoolFull`.
+    pub fn is_full(&self) -> bool {
+        let state = self.shared.state();
+        state.waiting >= self.shared.limits.queue && state.idle.is_empty()
+    }
+
     /// Counts for metrics.
     pub fn stats(&self) -> Stats {
         let state = self.shared.state();
@@ -299,6 +306,8 @@ impl<M: Pooled> Shared<M> {
             Waiting(self)
         };
         let mut opening: Option<oneshot::Receiver<Opened<M>>> = None;
+        let began = Instant::now();
+        let patience = began + deadline.saturating_duration_since(began) / 2;
         loop {
             if let Some(room) = permit.take() {
                 match self.open(room) {
@@ -308,7 +317,8 @@ impl<M: Pooled> Shared<M> {
                 }
             }
             let (sender, mut returned) = oneshot::channel();
-            let paused = {
+            let alone = opening.is_none();
+            let (paused, busy) = {
                 let mut state = self.state();
                 state.waiters.push_back(sender);
                 // Those who left are only skipped when a connection comes back; keep the queue in bounds until then.
@@ -316,19 +326,20 @@ impl<M: Pooled> Shared<M> {
                     state.waiters.retain(|waiter| !waiter.is_closed());
                 }
                 let now = Instant::now();
-                state.down.paused(now).or_else(|| state.crowded.paused(now))
+                (state.down.paused(now).or_else(|| state.crowded.paused(now)), alone && state.live > 0)
             };
+            // Others have what it waits for; while a connection is being made it has until its deadline.
+            let until = if busy { patience } else { deadline };
             // A connection may have come back before we stood in the queue.
             if let Some(lent) = self.idle() {
                 return Ok(lent);
             }
-            let alone = opening.is_none();
             let mut opened = None;
             tokio::select! {
                 biased;
                 Ok(member) = &mut returned => return Ok(self.lend(member)),
                 result = of(&mut opening), if !alone => opened = Some(result),
-                () = sleep_until(deadline) => {}
+                () = sleep_until(until) => {}
                 () = sleep_until(paused.unwrap_or(deadline)), if alone && paused.is_some() => permit = self.budget.try_acquire(),
                 room = self.budget.acquire(&self.hungry), if alone && paused.is_none() => permit = Some(room),
             }
@@ -342,7 +353,7 @@ impl<M: Pooled> Shared<M> {
                 Some(Ok(Err(None)) | Err(_)) => opening = None,
                 None => {}
             }
-            if Instant::now() >= deadline {
+            if Instant::now() >= until {
                 // Nobody of ours holds one, so they cannot be had.
                 return Err(if self.state().live == 0 { Failure::Unavailable } else { Failure::PoolFull });
             }

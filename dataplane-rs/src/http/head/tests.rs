@@ -200,7 +200,12 @@ fn header() -> impl Strategy<Value = String> {
         2 => "[ -~]{0,30}",
         1 => "[ \t\u{e9}\u{7f}\0\r\n,a]{0,6}",
     ];
-    (name, prop::sample::select(vec![":", ": ", ":  ", " : ", ":\t", ""]), value, prop::sample::select(vec!["\r\n", "\r\n", "\r\n", " \r\n", "\n", "\r"]))
+    (
+        name,
+        prop::sample::select(vec![":", ": ", ":  ", " : ", ":\t", ""]),
+        value,
+        prop::sample::select(vec!["\r\n", "\r\n", "\r\n", " \r\n", "\n", "\r"]),
+    )
         .prop_map(|(name, colon, value, end)| format!("{name}{colon}{value}{end}"))
 }
 

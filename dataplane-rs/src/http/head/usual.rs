@@ -26,7 +26,8 @@ const TOKEN: [bool; 256] = {
     while at < 256 {
         #[allow(clippy::indexing_slicing, reason = "a loop over the table itself, when this is compiled")]
         {
-            table[at] = (at as u8).is_ascii_alphanumeric() || matches!(at as u8, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~');
+            table[at] = (at as u8).is_ascii_alphanumeric()
+                || matches!(at as u8, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~');
         }
         at += 1;
     }

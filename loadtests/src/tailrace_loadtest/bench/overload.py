@@ -28,11 +28,11 @@ CROWDS = {
 }
 """Each: what is asked for the peak, in a closed loop, and by whom twice that is offered."""
 FAR = {
-    "a statement shared": (Load("user", connections=4096), Load("user", connections=10_000)),
+    "a statement shared": (Load("user_few", connections=512), Load("user_few", connections=8192)),
     "a statement a connection": (Load("users", connections=64), Load("users", connections=4096)),
 }
-FAR_US = 40_000
-"""Round trip of a far database, µs: with 256 calls a statement, or 16 connections, it is busy long before a core is."""
+FAR_US = 10_000
+"""Round trip of a far database, µs: with 16 calls a statement, or 16 connections, it is busy long before a core is."""
 PAGE = "/q/users?page_size=1"
 NICE = 10
 KEPT = 0.9

@@ -62,6 +62,7 @@ ASKS: Mapping[str, Ask] = {
     "user": Ask("/q/user?path=/users/{}", LOOK_UP),
     "masked": Ask("/q/user?path=/users/{}", LOOK_UP),
     "user_alone": Ask("/q/user_alone?path=/users/{}", LOOK_UP),
+    "user_few": Ask("/q/user_few?path=/users/{}", LOOK_UP),
     "user_cached": Ask("/q/user_cached?path=/users/{}", LOOK_UP),
     "user_divided": Ask("/q/user_divided?path=/users/{}&by=1", LOOK_UP),
     "users": Ask("/q/users", '"path":"/users/1"'),
