@@ -26,6 +26,7 @@ from tailrace_loadtest.servers.postgres import ServerMissing
 QUICK = ("plain", "plain-40k", "deep", "own", "db", "governed", "alone", "recorded")
 MORE: Mapping[str, Callable[[Session, argparse.Namespace], Verdict]] = {
     "clients": lambda session, given: curves.clients(session, given.rounds, given.seconds / 2),
+    "own-clients": lambda session, given: curves.own(session, given.rounds, given.seconds / 2),
     "queries": lambda session, given: curves.queries(session, given.rounds, given.seconds / 2, given.small),
     "keys": lambda session, given: curves.keys(session, given.rounds, given.seconds / 2, given.small),
     "answer": lambda session, given: curves.answers(session, given.rounds, given.seconds / 2),

@@ -23,6 +23,7 @@ from tailrace_loadtest.servers.users import DATABASE
 KEPT = 0.5
 """Share of the best point that every later one must keep."""
 PLACES = (1, 64, 1024, 4096)
+OWN = (1, 16, 64)
 SIZES = (1, 10, 100, 1000)
 KEYS = (1, 100, 10_000)
 ANSWERS = (1, 10, 100)
@@ -87,6 +88,12 @@ def clients(session: Session, rounds: int, seconds: float) -> Verdict:
     """So many connections, each with one call at a time."""
     points = [Point(count, _ours(session, Load("user", connections=count), seconds, rounds)) for count in PLACES]
     return verdict("clients", "calls per CPU-second", points)
+
+
+def own(session: Session, rounds: int, seconds: float) -> Verdict:
+    """So many connections whose calls have a statement each, pipelined on few connections to the database."""
+    points = [Point(count, _ours(session, Load("user_alone", connections=count), seconds, rounds)) for count in OWN]
+    return verdict("own", "calls per CPU-second", points)
 
 
 def answers(session: Session, rounds: int, seconds: float) -> Verdict:
