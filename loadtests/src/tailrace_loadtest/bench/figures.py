@@ -22,7 +22,7 @@ PAGE = ROOT / "docs" / "performance.md"
 BEGIN, END = "<!-- figures: written by make bench-figures -->", "<!-- /figures -->"
 KEPT, GOALS = "bench.json", "goals.svg"
 CURVE = "curve-"
-UNITS = {"rows": "rows", "answer": "rows a page", "distance": "µs away"}
+UNITS = {"rows": "rows", "answer": "rows a page", "distance": "ms of round trip"}
 Results = dict[str, Any]
 
 
