@@ -147,6 +147,51 @@ async fn callers_who_leave_are_killed_and_nobody_else() {
     eventually("none sleeps", || server.sql(SLEEPERS) == "0").await;
 }
 
+/// One address for two servers: its first connection goes to one, all others to the other.
+async fn shared_address(first: u16, others: u16) -> u16 {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        for n in 0.. {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let to = if n == 0 { first } else { others };
+            tokio::spawn(async move {
+                let mut server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+                _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    port
+}
+
+#[tokio::test]
+async fn behind_an_address_of_two_servers_nobody_elses_statement_is_killed() {
+    let (ours, other) = (Server::start(), Server::start());
+    // Sessions of the same account, one for each number that ours can have over there.
+    let direct = Place::new(&other.url(), 24);
+    let pool = direct.pool();
+    let sleep = direct.ask("SELECT SLEEP(300) AS a").await;
+    let _others: Vec<_> = (0..24).map(|_| pool.submit(sleep.again())).collect();
+    eventually("the others sleep", || other.sql(SLEEPERS) == "24").await;
+    let ids = |server: &Server| -> Vec<u64> {
+        let all = server.sql("SELECT id FROM information_schema.processlist WHERE info LIKE '%SLEEP(%' AND id <> connection_id()");
+        all.lines().map(|id| id.parse().unwrap()).collect()
+    };
+    let (least, most) = (*ids(&other).iter().min().unwrap(), *ids(&other).iter().max().unwrap());
+    while ours.sql("SELECT connection_id()").parse::<u64>().unwrap() < least + 6 {}
+    let port = shared_address(ours.port, other.port).await;
+    let place = Place::new(&ours.url().replace(&ours.port.to_string(), &port.to_string()), 1);
+    let pool = place.pool();
+    let call_of_ours = pool.submit(sleep.again());
+    eventually("ours sleeps", || ours.sql(SLEEPERS) == "1").await;
+    assert!(ids(&ours).iter().all(|id| (least..=most).contains(id)), "{:?} within {least}..={most}", ids(&ours));
+    drop(call_of_ours);
+    // Its connection is given up, and the next one leads to the other server.
+    assert_eq!(call(&pool, place.ask("SELECT 'next' AS a").await).await.unwrap().one(), "next");
+    assert_eq!(pool.stats().connects, 2);
+    assert_eq!(other.sql(SLEEPERS), "24");
+}
+
 #[tokio::test]
 async fn a_restart_of_the_server_goes_unnoticed() {
     let mut server = Server::start();

@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pymysql
 import pytest
+from pymysql.constants import COMMAND
 from tailrace_contract.idempotency import ddl
 from tailrace_contract.plan import BigNumbers, ConnectionPlan, Engine, MysqlPlace, ParamType, Returns
 from tailrace_contract.uri_parts import Files
@@ -175,6 +178,81 @@ async def test_a_caller_who_leaves_ends_the_statement(executor: MysqlExecutor, p
     assert await idle(server)
     rows, _ = await answer(executor, asked(plan, "SELECT name FROM things WHERE id = 7"))
     assert rows == [[b"n7"]]
+
+
+def raw(server: Mariadb) -> "pymysql.Connection[Any]":
+    """A connection of the same account that is none of ours."""
+    return pymysql.connect(host="127.0.0.1", port=server.port, user="reader", password="pass word")
+
+
+def numbers_from(server: Mariadb, least: int) -> None:
+    """The server's next connections have at least this number."""
+    reached = 0
+    while reached < least:
+        connection = raw(server)
+        reached = connection.thread_id() + 1
+        connection.close()
+
+
+async def test_behind_an_address_of_two_servers_nobody_elses_statement_is_killed(
+    executor: MysqlExecutor, plan: ConnectionPlan, server: Mariadb, tmp_path: Path
+) -> None:
+    slow = asked(plan, SLOW)
+    with Mariadb() as other:
+        other.sql(TABLES)
+        probe = raw(server)
+        numbers_from(other, probe.thread_id() + 1)
+        probe.close()
+        # The same account's sessions over there, one for each number that ours can have.
+        theirs = [raw(other) for _ in range(24)]
+        for each in theirs:
+            each._execute_command(COMMAND.COM_QUERY, "SELECT SLEEP(300)")
+        numbers = sorted(each.thread_id() for each in theirs)
+        numbers_from(server, numbers[0] + 2)
+        sleeping = "SELECT id FROM information_schema.processlist WHERE info = 'SELECT SLEEP(300)' ORDER BY id"
+        for _ in range(200):
+            if len(other.sql(sleeping).split()) == len(theirs):
+                break
+            await asyncio.sleep(0.05)
+        ports: list[int] = []
+        leads: list[asyncio.Future[Any]] = []
+
+        async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ports.append(other.port if ports else server.port)
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", ports[-1])
+
+            async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+                while data := await source.read(65536):
+                    sink.write(data)
+                sink.close()
+                await sink.wait_closed()
+
+            leads.append(asyncio.gather(copy(reader, far_writer), copy(far_reader, writer), return_exceptions=True))
+
+        both = await asyncio.start_server(lead, "127.0.0.1", 0)
+        file = tmp_path / "both"
+        url = server.url("execute_", "reader", "pass%20word")
+        file.write_text(url.replace(f":{server.port}/", f":{both.sockets[0].getsockname()[1]}/"))
+        shared = plan.model_copy(update={"name": "both", "url_file": str(file), "max_connections": 1})
+        task = asyncio.ensure_future(failure(executor, replace(slow, connection=shared, deadline_s=asyncio.get_running_loop().time() + 2)))
+        await asyncio.sleep(0.5)
+        ours = int(server.sql("SELECT id FROM information_schema.processlist WHERE user = 'reader' AND info LIKE 'SELECT count(*) AS c%'"))
+        assert numbers[0] <= ours <= numbers[-1]
+        assert await task is Failure.TIMEOUT
+        for _ in range(100):
+            if len(ports) == 2:
+                break
+            await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)
+        assert ports == [server.port, other.port]
+        assert [int(line) for line in other.sql(sleeping).split()] == numbers
+        server.sql(f"KILL {ours}")
+        both.close()
+        await both.wait_closed()
+        await executor.close()
+        await asyncio.wait_for(asyncio.gather(*leads), 10)
+        for each in theirs:
+            each._force_close()
 
 
 async def test_a_stream_left_half_way(executor: MysqlExecutor, plan: ConnectionPlan, server: Mariadb) -> None:

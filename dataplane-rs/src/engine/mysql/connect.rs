@@ -48,8 +48,8 @@ pub struct Connection {
     pub input: BytesMut,
     /// How to reach the same server again.
     pub address: Address,
-    /// For KILL.
-    pub thread: u32,
+    /// Name of a lock that this session alone holds: how KILL finds it, on the server that it is on and on no other.
+    pub mark: String,
     /// MariaDB, not MySQL.
     pub mariadb: bool,
     /// Of the files it was opened with.
@@ -59,7 +59,6 @@ pub struct Connection {
 /// A server's first packet.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Greeting {
-    thread: u32,
     mariadb: bool,
     capabilities: u32,
     nonce: Vec<u8>,
@@ -75,7 +74,7 @@ pub fn greeting(body: &[u8]) -> Result<Greeting, ConnectError> {
         _ => return Err(ConnectError::Protocol),
     }
     let mariadb = reader.text()?.windows(7).any(|part| part.eq_ignore_ascii_case(b"mariadb"));
-    let thread = u32::from_le_bytes(reader.array()?);
+    reader.take(4)?; // The session's number. A proxy in between tells one of its own.
     let mut nonce = reader.take(8)?.to_vec();
     reader.byte()?;
     let [low, lower] = reader.array()?;
@@ -89,7 +88,7 @@ pub fn greeting(body: &[u8]) -> Result<Greeting, ConnectError> {
     reader.take(10)?;
     nonce.extend_from_slice(reader.take(length.saturating_sub(8).max(13))?);
     let plugin = reader.text().unwrap_or(reader.0).to_vec();
-    Ok(Greeting { thread, mariadb, capabilities, nonce, plugin })
+    Ok(Greeting { mariadb, capabilities, nonce, plugin })
 }
 
 /// Opens a session, by `deadline`: each address of the host in turn.
@@ -140,6 +139,11 @@ async fn session(target: &Target, address: &Address) -> Result<Connection, Conne
     for pin in target.settings.pins(connection.mariadb) {
         connection.query(&pin).await?;
     }
+    match connection.query(&format!("DO {}", taking(&connection.mark))).await {
+        // A server without such locks: what the session does can't be stopped, and it is closed instead.
+        Ok(_) | Err(ConnectError::Refused(_)) => {}
+        Err(error) => return Err(error),
+    }
     connection.is_read_only().await?.then_some(connection).ok_or(ConnectError::Unpinned)
 }
 
@@ -148,10 +152,11 @@ async fn log_in(target: &Target, address: &Address) -> Result<Connection, Connec
     let uri = &target.uri;
     let transport = dial(address).await?;
     let (address, generation) = (address.clone(), target.generation);
-    let mut connection = Connection { transport, input: BytesMut::new(), address, thread: 0, mariadb: false, generation };
+    let mark = format!("tailrace-session-{:032x}", rand::random::<u128>());
+    let mut connection = Connection { transport, input: BytesMut::new(), address, mark, mariadb: false, generation };
     let (body, mut sequence) = connection.packet().await?;
     let greeting = greeting(&body)?;
-    (connection.thread, connection.mariadb) = (greeting.thread, greeting.mariadb);
+    connection.mariadb = greeting.mariadb;
     let wants_tls = !connection.transport.is_unix() && uri.ssl_mode != SslMode::Disabled;
     let offers_tls = greeting.capabilities & SSL != 0;
     if wants_tls && !offers_tls && uri.ssl_mode > SslMode::Preferred {
@@ -310,15 +315,20 @@ impl Connection {
     }
 }
 
-/// Asks the server to stop what a connection does, on a second one to the same address; returns when it has taken the order.
-pub async fn kill(target: &Target, address: &Address, thread: u32, deadline: Instant) -> Result<(), ConnectError> {
+/// An expression that takes a session's mark.
+pub fn taking(mark: &str) -> String {
+    format!("GET_LOCK('{mark}', 0)")
+}
+
+/// Asks the server to stop what a session does, on a second connection to the same address; returns when it has taken the order.
+///
+/// The server itself looks up whose the mark is, in the statement that kills: behind a proxy, or an address that several servers share, the
+/// second connection may lead to another one, where the session's number would be somebody else's. There nobody holds the mark, and
+/// the answer is error 1094 (no such thread): nothing was stopped, `Refused`.
+pub async fn kill(target: &Target, address: &Address, mark: &str, deadline: Instant) -> Result<(), ConnectError> {
     timeout_at(deadline, async {
         let mut second = log_in(target, address).await?;
-        match second.query(&format!("KILL QUERY {thread}")).await {
-            // It is gone already.
-            Ok(_) | Err(ConnectError::Refused(wire::ServerError { number: 1094, .. })) => Ok(()),
-            Err(error) => Err(error),
-        }
+        second.query(&format!("KILL QUERY IS_USED_LOCK('{mark}')")).await.map(drop)
     })
     .await
     .unwrap_or(Err(ConnectError::Timeout))
@@ -340,7 +350,7 @@ mod tests {
         body.extend([0; 10]);
         body.extend(b"ijklmnopqrst\0mysql_native_password\0");
         let read = greeting(&body).unwrap();
-        assert_eq!((read.thread, read.mariadb, &read.nonce[..]), (7, true, &b"abcdefghijklmnopqrst\0"[..]));
+        assert_eq!((read.mariadb, &read.nonce[..]), (true, &b"abcdefghijklmnopqrst\0"[..]));
         assert_eq!(read.plugin, b"mysql_native_password");
         assert_eq!(greeting(b"\xff\x10\x04Too many"), Err(ConnectError::Refused(wire::ServerError { number: 1040, state: *b"HY000" })));
     }

@@ -386,10 +386,11 @@ impl Member {
         let deadline = Instant::now() + RECOVER;
         // What was not sent whole cannot be taken back.
         if self.phase != Phase::Idle || !self.out.is_empty() {
-            let (target, address, thread) = (Arc::clone(&self.target), self.connection.address.clone(), self.connection.thread);
-            let drained = timeout_at(deadline, self.settle(|_| Ok(())));
-            let (killed, drained) = tokio::join!(connect::kill(&target, &address, thread, deadline), drained);
-            killed.ok()?;
+            let target = Arc::clone(&self.target);
+            let (address, mark) = (self.connection.address.clone(), self.connection.mark.clone());
+            let drained = async { Ok(timeout_at(deadline, self.settle(|_| Ok(()))).await) };
+            // What could not be stopped is not waited for.
+            let ((), drained) = tokio::try_join!(connect::kill(&target, &address, &mark, deadline), drained).ok()?;
             drained.ok()?.ok()?;
         }
         self.restore().await.then_some(self)
@@ -403,13 +404,15 @@ impl Member {
     }
 
     async fn restored(&mut self) -> Result<bool, Broken> {
-        for sql in ["ROLLBACK", "DO RELEASE_ALL_LOCKS()"] {
+        // All locks, and its own mark again.
+        let locks = format!("DO RELEASE_ALL_LOCKS(), {}", connect::taking(&self.connection.mark));
+        for sql in ["ROLLBACK", &locks] {
             let mut ended = false;
             for _ in 0..3 {
                 ended = match self.run(sql).await? {
                     Ok(_) => true,
-                    // An old server has no such function.
-                    Err(ServerError { number: 1305, .. }) => true,
+                    // An old server has no such function; some have no such locks.
+                    Err(ServerError { number: 1235 | 1305, .. }) => true,
                     Err(ServerError { number: 1317, .. }) => false,
                     Err(_) => return Ok(false),
                 };

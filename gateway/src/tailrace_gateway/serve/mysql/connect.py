@@ -4,10 +4,12 @@ IO: the server's socket, by pymysql (which does the handshake, TLS and authentic
 """
 
 import re
+import secrets
 import ssl
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pymysql
@@ -133,7 +135,8 @@ class Connection:
             raise ConnectionLost("no connection") from None
         self.version: str = self._raw.server_version
         self.is_mariadb = "mariadb" in self.version.lower()
-        self.thread: int = self._raw.thread_id()
+        self.mark = f"tailrace-session-{secrets.token_hex(16)}"
+        """Name of a lock that a pinned session alone holds: how KILL finds it, on the server that it is on and on no other."""
 
     def close(self) -> None:
         """Ends it, whatever its state."""
@@ -263,8 +266,18 @@ class Connection:
         self.query("SET NAMES utf8mb4", deadline_s)
         self.query("SET " + ", ".join(f"SESSION {pin}" for pin in (*_PINS, timeout)), deadline_s)
         self.query("SET SESSION TRANSACTION READ ONLY", deadline_s)
+        with suppress(ServerError):  # Without such locks what the session does can't be stopped, and it is closed instead.
+            self.query(f"DO GET_LOCK('{self.mark}', 0)", deadline_s)
         if not self.is_read_only(deadline_s):
             raise ConnectionLost("it is not read-only")
+
+    def kill(self, mark: str, deadline_s: float) -> None:
+        """Ends the session that holds the mark. ServerError when no session of this server does (1094).
+
+        The server looks up whose it is in the statement that kills: behind a proxy, or a name of several servers, this connection may lead
+        to another one, where the session's number would be somebody else's.
+        """
+        self.query(f"KILL IS_USED_LOCK({literal(mark)})", deadline_s)
 
     def is_read_only(self, deadline_s: float) -> bool:
         """Whether the next transaction is, unless it says otherwise; and that nothing of a former one is open."""

@@ -76,14 +76,17 @@ class Session:
             self.connection.quit()
 
     def kill(self) -> None:
-        """From another thread: ends the connection in the server, and with it the statement under way and its transaction."""
+        """From another thread: ends the connection in the server, and with it the statement under way and its transaction.
+
+        One that is not found, on the server that answers, is left alone, and so is everybody else's.
+        """
         deadline_s = time.monotonic() + KILL_S
         try:
             second = connect(self._plan, deadline_s)
         except StatementFailed:
             return
         try:
-            second.query(f"KILL {self.connection.thread}", deadline_s)
+            second.kill(self.connection.mark, deadline_s)
         except (ConnectionLost, DeadlinePassed, ServerError):
             pass
         finally:
