@@ -1,6 +1,6 @@
 """Twice as many calls as the server can answer: what it still answers, how it refuses the rest. IO: runs loads.
 
-What limits the answers is the data plane's own core, or a database that is `FAR_US` away and takes so many calls at a time (`overload-far`: one
+What limits the answers is the data plane's own core, or a database that is some way away and takes so many calls at a time (`overload-far`: one
 statement shared by many, and one a connection). Two crowds load the core: few clients that ask far ahead, whose connections can make them wait,
 and more clients than may wait that ask one by one, who are refused. Met when of each ≥ 90 % of the peak is still answered right, every refusal
 is 503 with Retry-After, nothing else goes wrong, and p99 of what was answered stays below `P99_MS`, counted from when a call was sent.
@@ -28,11 +28,11 @@ CROWDS = {
 }
 """Each: what is asked for the peak, in a closed loop, and by whom twice that is offered."""
 FAR = {
-    "a statement shared": (Load("user_few", connections=512), Load("user_few", connections=8192)),
-    "a statement a connection": (Load("users", connections=64), Load("users", connections=4096)),
+    "a statement shared": (10_000, Load("user_few", connections=512), Load("user_few", connections=8192)),
+    "a statement a connection": (40_000, Load("users", connections=64), Load("users", connections=4096)),
 }
-FAR_US = 10_000
-"""Round trip of a far database, µs: with 16 calls a statement, or 16 connections, it is busy long before a core is."""
+"""Each: round trip to the database, µs, so that it is busy long before a core is, by 16 calls a statement or by 16 connections (of what takes
+more than 20 ms each call has one); then as in `CROWDS`."""
 PAGE = "/q/users?page_size=1"
 NICE = 10
 KEPT = 0.9
@@ -104,19 +104,21 @@ def overload(session: Session, rounds: int, seconds: float) -> Verdict:
 
 def far(session: Session, rounds: int, seconds: float) -> Verdict:
     """The database is the limit, and both cores have air."""
-    parts = []
-    with Delay(session.server.port, FAR_US // 2, OTHER_CPU) as delay:
+    return combined("overload-far", [_far(session, name, rounds, seconds) for name in FAR])
+
+
+def _far(session: Session, name: str, rounds: int, seconds: float) -> Verdict:
+    round_trip_us, within, load = FAR[name]
+    with Delay(session.server.port, round_trip_us // 2, OTHER_CPU) as delay:
         url = f"postgresql://postgres@127.0.0.1:{delay.port}/{DATABASE}"
         with Tailrace([session.specs()], {"users-db": url}, threads=1, taskset=str(SERVER_CPU)) as stack:
             pin(stack.pid("gateway"), OTHER_CPU)
             texts = session.folder / "far.keys"
             texts.write_text(stack.keys["app-key"] + "\n")
             watched = {"server": stack.pid("dataplane"), "database": session.server.pid}
-            for name, (within, load) in FAR.items():
-                near = session.target(OURS, load)
-                assert near is not None, "ours is always there"
-                ask = replace(near.ask, path=PAGE) if load.query == "users" else near.ask
-                target = Target(OURS, stack.url, ask, watched, {"api-keys": texts})
-                session.run(target, within, seconds, 0)
-                parts.append(_crowd(session, "overload-far", name, target, within, load, rounds, seconds))
-    return combined("overload-far", parts)
+            near = session.target(OURS, load)
+            assert near is not None, "ours is always there"
+            ask = replace(near.ask, path=PAGE) if load.query == "users" else near.ask
+            target = Target(OURS, stack.url, ask, watched, {"api-keys": texts})
+            session.run(target, within, seconds, 0)
+            return _crowd(session, "overload-far", name, target, within, load, rounds, seconds)
