@@ -37,7 +37,7 @@ TUNABLES = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX512BW,-AVX2,-AVX_Fast_Unalig
 
 def built() -> Path:
     """The program, by the release profile."""
-    command = ["cargo", "build", "--release", "-p", "tailrace-instructions", "--message-format", "json"]
+    command = ["cargo", "build", "--release", "--workspace", "--message-format", "json"]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return next(Path(m["executable"]) for m in messages if m.get("executable") and m["target"]["name"] == "tailrace-instructions")
