@@ -37,7 +37,8 @@ PARTS: Sequence[tuple[str, str]] = (
     ("/tokio-", "runtime"), ("/mio-", "runtime"), ("/rusqlite-", "shipping"), ("sqlite3", "shipping"),
 )  # fmt: skip
 """What a path holds, and which part that is; the first that fits."""
-SERVING = "serving"
+SERVING = "serve"
+"""How the names of serving threads begin."""
 CALLS: Mapping[str, str] = {
     "sendto": "kernel: write", "write": "kernel: write", "writev": "kernel: write", "sendmsg": "kernel: write", "recvfrom": "kernel: read",
     "read": "kernel: read", "epoll_wait": "kernel: epoll", "epoll_pwait": "kernel: epoll", "epoll_ctl": "kernel: epoll", "pwrite64": "kernel: spool and store",
@@ -119,7 +120,7 @@ def shares(found: Sequence[Sample], files: Mapping[int, list[str]], program: Pat
             part = next((part for each in files.get(address, []) if (part := part_of_path(each))), "other code")
         if part is None:
             part = "libc"
-        side = not sample.thread.startswith("serve")
+        side = not sample.thread.startswith(SERVING)
         counts[f"beside: {sample.thread}" if side else part] += 1
     return {part: count / len(found) for part, count in counts.items()}
 

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,23 +113,22 @@ def _form(session: Session, form: str, rounds: int, details: dict[str, Any]) -> 
 
 
 @contextlib.contextmanager
-def _through_us(session: Session, late: list[int]) -> Iterator[None]:
-    """Ten readers of ours that sip, from when all have their first bytes: their databases have sorted by then."""
+def _sipping(reads: Sequence[Callable[[], bytes]]) -> Iterator[int]:
+    """Readers that sip, from when all have their first bytes: their databases have sorted by then. How many had none in `FIRST_S`."""
     over, began = threading.Event(), threading.Semaphore(0)
 
-    def sip(connection: socket.socket) -> None:
-        with contextlib.closing(connection):
-            first = connection.recv(SIP)
-            began.release()
-            while first and not over.wait(SIP_S) and connection.recv(SIP):
-                pass
+    def sip(read: Callable[[], bytes]) -> None:
+        first = read()
+        began.release()
+        while first and not over.wait(SIP_S) and read():
+            pass
 
-    threads = [threading.Thread(target=sip, args=(_ask(session, "ndjson", SIP),)) for _ in range(READERS)]
+    threads = [threading.Thread(target=sip, args=(read,)) for read in reads]
     for thread in threads:
         thread.start()
-    late.append(sum(not began.acquire(timeout=FIRST_S) for _ in threads))
+    late = sum(not began.acquire(timeout=FIRST_S) for _ in threads)
     try:
-        yield
+        yield late
     finally:
         over.set()
         for thread in threads:
@@ -136,30 +136,23 @@ def _through_us(session: Session, late: list[int]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _past_us(session: Session) -> Iterator[None]:
+def _through_us(session: Session) -> Iterator[int]:
+    """Ten slow readers of ours; how many of them were late."""
+    with contextlib.ExitStack() as opened:
+        connections = [opened.enter_context(contextlib.closing(_ask(session, "ndjson", SIP))) for _ in range(READERS)]
+        yield opened.enter_context(_sipping([partial(connection.recv, SIP) for connection in connections]))
+
+
+@contextlib.contextmanager
+def _past_us(session: Session) -> Iterator[int]:
     """The same ten at the database itself, by psql: what of their cost is not ours."""
-    over, began = threading.Event(), threading.Semaphore(0)
     command = [str(session.server.bin / "psql"), "-qX", "-c", f"COPY ({SQL}) TO STDOUT", session.server.url(DATABASE)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(READERS)]
-
-    def sip(process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None, "asked for"
-        first = os.read(process.stdout.fileno(), SIP)
-        began.release()
-        while first and not over.wait(SIP_S) and os.read(process.stdout.fileno(), SIP):
-            pass
-
-    threads = [threading.Thread(target=sip, args=(process,)) for process in processes]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        began.acquire(timeout=FIRST_S)
     try:
-        yield
+        outputs = [process.stdout for process in processes if process.stdout is not None]
+        with _sipping([partial(os.read, output.fileno(), SIP) for output in outputs]) as late:
+            yield late
     finally:
-        over.set()
-        for thread in threads:
-            thread.join()
         for process in processes:
             process.kill()
             process.communicate()
@@ -170,7 +163,7 @@ def _slow(session: Session, rounds: int, seconds: float, details: dict[str, Any]
     loads = {"asked": Load("user", connections=4, rate=500), "kept": Load("user_cached", connections=4, rate=500, keys=1000)}
     seen: dict[str, list[dict[str, Any]]] = {}
     extra: list[float] = []
-    late: list[int] = []
+    late = 0
 
     def look(where: str, number: int) -> None:
         for name, load in loads.items():
@@ -180,9 +173,11 @@ def _slow(session: Session, rounds: int, seconds: float, details: dict[str, Any]
 
     for number in range(rounds):
         look("alone", number)
-        with _past_us(session):
+        with _past_us(session) as slow:
+            late += slow
             look("past", number)
-        with _extra(session) as more, _through_us(session, late):
+        with _extra(session) as more, _through_us(session) as slow:
+            late += slow
             look("beside", number)
         extra.append(more["dataplane"] + more["gateway"])
 
@@ -208,8 +203,8 @@ def _slow(session: Session, rounds: int, seconds: float, details: dict[str, Any]
         at_most("stream", spans["asked beside than alone"], SLOWED, "× p50 of a look-up beside them"),
         at_most("stream", spans["asked beside than past"], SLOWED, "× what ten such readers of the database itself make of it"),
     ]
-    if any(late) or wrong:
-        why = f"{sum(late)} slow readers had no first bytes in {FIRST_S:.0f} s, {wrong} look-ups were not answered right"
+    if late or wrong:
+        why = f"{late} slow readers had no first bytes in {FIRST_S:.0f} s, {wrong} look-ups were not answered right"
         parts = [Verdict("stream", part.value, part.goal, False, why) for part in parts]
     return [memory, *parts]
 
